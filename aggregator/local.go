@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -77,6 +78,31 @@ func builtinPriority(gv schema.GroupVersion) (priority, bool) {
 	version, ok := p.usual[gv.Version]
 	return priority{group, version}, ok
 }
+
+// reduce drops from an APIService what this package does not read: there are dozens of
+// local ones, which differ in little more than their names.
+func reduce(service *apiregistration.APIService) *apiregistration.APIService {
+	shared := sharedParts()
+	labels, known := shared.labels[service.Labels[automanaged]]
+	if !known {
+		labels = service.Labels
+	}
+	service.ObjectMeta = metav1.ObjectMeta{Name: service.Name, UID: service.UID, Labels: labels}
+	if service.Spec.Service == nil && isAvailable(service) {
+		service.Status = shared.local
+	}
+	return service
+}
+
+// sharedParts are parts of reduced APIServices. They never change.
+var sharedParts = sync.OnceValue(func() (shared struct {
+	labels map[string]map[string]string // by the value of the label automanaged
+	local  apiregistration.APIServiceStatus
+}) {
+	shared.labels = map[string]map[string]string{"": nil, always: {automanaged: always}, onStart: {automanaged: onStart}}
+	setCondition(&shared.local, localCondition(), time.Time{})
+	return shared
+})
 
 // LocalServices returns the APIServices for the groups of a catalog.
 func LocalServices(catalog *resource.Catalog) []*apiregistration.APIService {

@@ -224,7 +224,7 @@ func (s *Server) apply(reset bool, changes []resource.Change) {
 		if c.Deleted {
 			delete(s.services, c.Object.GetName())
 		} else if service, ok := c.Object.(*apiregistration.APIService); ok {
-			s.services[service.Name] = service
+			s.services[service.Name] = reduce(service)
 		}
 	}
 	s.route()

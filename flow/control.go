@@ -10,6 +10,7 @@ import (
 	"time"
 
 	flowcontrol "k8s.io/api/flowcontrol/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/request"
@@ -296,6 +297,9 @@ func (c *Control) follow(ctx context.Context) {
 	}
 }
 
+// reduce returns the metadata that this package reads: the objects stay in memory.
+func reduce(m *metav1.ObjectMeta) metav1.ObjectMeta { return metav1.ObjectMeta{Name: m.Name, UID: m.UID} }
+
 // apply applies changes of API objects and builds a new table.
 func (c *Control) apply(reset bool, changes []resource.Change) {
 	c.mu.Lock()
@@ -307,8 +311,10 @@ func (c *Control) apply(reset bool, changes []resource.Change) {
 	for _, change := range changes {
 		switch object := change.Object.(type) {
 		case *flowcontrol.FlowSchema:
+			object.ObjectMeta = reduce(&object.ObjectMeta)
 			put(c.schemas, object.Name, object, change.Deleted)
 		case *flowcontrol.PriorityLevelConfiguration:
+			object.ObjectMeta, object.Status = reduce(&object.ObjectMeta), flowcontrol.PriorityLevelConfigurationStatus{}
 			put(c.levels, object.Name, object, change.Deleted)
 		}
 	}

@@ -96,13 +96,13 @@ func (e expiries) Less(i, j int) bool { return e[i].expires < e[j].expires }
 // Swap implements heap.Interface.
 func (e expiries) Swap(i, j int) {
 	e[i], e[j] = e[j], e[i]
-	e[i].due, e[j].due = i, j
+	e[i].due, e[j].due = int32(i), int32(j)
 }
 
 // Push implements heap.Interface.
 func (e *expiries) Push(x any) {
 	v := x.(*version)
-	v.due = len(*e)
+	v.due = int32(len(*e))
 	*e = append(*e, v)
 }
 

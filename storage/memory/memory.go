@@ -58,25 +58,20 @@ type Options struct {
 type version struct {
 	key     string
 	value   []byte
-	lazy    *lazyValue // in place of value, nil if there is one
-	create  int64      // revision at which the key came into being
-	mod     int64      // revision of this write
-	expires int64      // Unix nanoseconds, 0 for never
+	lazy    func() []byte // makes the value whenever it is read; nil if there is one
+	create  int64         // revision at which the key came into being
+	mod     int64         // revision of this write
+	expires int64         // Unix nanoseconds, 0 for never
 	older   *version
-	deleted bool // the write removed the key
-	due     int  // place in Store.expiring, while expires is set and this is the newest
-}
-
-// lazyValue makes a value whenever it is read.
-type lazyValue struct {
-	make func() []byte
-	size int
+	deleted bool  // the write removed the key
+	due     int32 // place in Store.expiring, while expires is set and this is the newest
+	made    int32 // size of what lazy makes
 }
 
 func (v *version) keyValue() storage.KeyValue {
 	kv := storage.KeyValue{Key: v.key, Value: v.value, CreateRevision: v.create, ModRevision: v.mod}
 	if v.lazy != nil {
-		kv.Value = v.lazy.make()
+		kv.Value = v.lazy()
 	}
 	if v.expires != 0 {
 		kv.Expires = time.Unix(0, v.expires)
@@ -155,7 +150,7 @@ func (s *Store) CreateLazy(ctx context.Context, key string, size int, value func
 	if err := cmp.Or(storage.CheckKey(key), storage.CheckSize(size)); err != nil {
 		return 0, err
 	}
-	cur, err := s.create(ctx, &version{key: key, lazy: &lazyValue{value, size}})
+	cur, err := s.create(ctx, &version{key: key, lazy: value, made: int32(size)})
 	return cur.mod, err
 }
 
@@ -282,7 +277,7 @@ func (s *Store) commit(v *version) {
 	s.revision++
 	v.mod = s.revision
 	if old, ok := s.newest.ReplaceOrInsert(v); ok && old.expires != 0 {
-		heap.Remove(&s.expiring, old.due)
+		heap.Remove(&s.expiring, int(old.due))
 	}
 	s.log = append(s.log, v)
 	s.bytes += v.size()
@@ -300,7 +295,7 @@ func (s *Store) commit(v *version) {
 
 func (v *version) size() int64 {
 	if v.lazy != nil {
-		return int64(len(v.key) + v.lazy.size)
+		return int64(len(v.key)) + int64(v.made)
 	}
 	return int64(len(v.key) + len(v.value))
 }
