@@ -66,6 +66,9 @@ func (m *measured) CreateLazy(ctx context.Context, key string, size int, value f
 
 // Value implements storage.ValueReader.
 func (m *measured) Value(ctx context.Context, key string, revision int64) ([]byte, error) {
+	if !m.HasValues() { // it is made in memory
+		return storage.ReadValue(ctx, m.Backend, key, revision)
+	}
 	ctx, done := m.begin(ctx, "get", "Get etcd3", key)
 	value, err := storage.ReadValue(ctx, m.Backend, key, revision)
 	done(err)

@@ -100,6 +100,9 @@ type KeyValue struct {
 	// encryption key was changed. An update writes such a value even if it is
 	// unchanged.
 	Stale bool
+	// Made says that the value was made for this read, by a LazyCreator. ReadValue makes it
+	// again, so there is no need to keep it.
+	Made bool
 	// Err is the reason why the value of this item of a list or event could not be read
 	// (decrypted). Value is nil then.
 	Err error

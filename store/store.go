@@ -83,6 +83,7 @@ type Store struct {
 	metrics measure.Sink
 	budget  wire.EncodingBudget
 	values  *wire.ValueCache // nil if all are kept
+	made    wire.ValueCache  // of values that the backend makes whenever they are read
 	objects objectBudget
 	other   func(def *resource.Definition) *Store // nil if there is none
 
@@ -122,6 +123,7 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 	}
 	s.budget.Limit, s.budget.Records = opts.EncodingBytes, s.eachRecord
 	s.objects.limit = opts.ObjectBytes
+	s.made.Limit, s.made.Read = -1, s.readValue
 	if opts.ValueBytes > 0 && storage.HasValues(backend) {
 		s.values = &wire.ValueCache{Limit: opts.ValueBytes, Read: s.readValue, Scan: s.scanValues, Next: s.nextRecords, Near: !backend.Shared()}
 	}

@@ -286,5 +286,8 @@ func (r *Resource) readRecord(kv *storage.KeyValue) (*Record, error) {
 		return nil, &Unreadable{Key: kv.Key, Revision: kv.ModRevision, Err: err}
 	}
 	rec.Stale = kv.Stale
+	if kv.Made {
+		rec.LetGo(&r.store.made)
+	}
 	return rec, nil
 }

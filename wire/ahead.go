@@ -90,7 +90,7 @@ func (a *readAhead) advance(i int) {
 	size, out, first, last := 0, 0, 0, 0
 	for ; a.to < len(a.records) && a.to-i < aheadRecords && size < aheadBytes; a.to++ {
 		rec := a.records[a.to]
-		if rec.value.isOut() && !rec.hasEncoding(a.needless) {
+		if rec.value.isOut() && rec.value.cache.Scan != nil && !rec.hasEncoding(a.needless) {
 			if out++; out == 1 {
 				first = a.to
 			}

@@ -34,6 +34,12 @@ type Record struct {
 	encodings *encodings // nil in records that no store has made
 }
 
+// LetGo drops the stored bytes of a record that nobody else has yet. They are read from
+// the cache when they are needed.
+func (r *Record) LetGo(from *ValueCache) {
+	r.value = &value{size: int32(r.value.len()), revision: r.Revision, cache: from}
+}
+
 // NewRecord returns a record with its stored bytes, labels, and the values of the
 // definition's selectable fields. What it keeps in memory counts in the budgets, which
 // may be nil.

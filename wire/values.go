@@ -85,7 +85,7 @@ func (v *value) drop(gone bool) {
 // A list that is larger than the cache must not replace all of it by what it reads once:
 // when the cache is full, only one of readmitOneOf values that are read is kept.
 type ValueCache struct {
-	// Limit is in bytes.
+	// Limit is in bytes; a negative one keeps nothing.
 	Limit int64
 	// Read returns the value that a key got at a revision.
 	Read func(key string, revision int64) ([]byte, error)
@@ -167,7 +167,7 @@ func (c *ValueCache) read(key string, v *value) ([]byte, error) {
 // isWorthKeeping reports whether to keep bytes that were read from storage: if there is
 // room, or by chance.
 func (c *ValueCache) isWorthKeeping(v *value) bool {
-	if c.Near && !v.used.Swap(true) && c.held.Load() > fewValues {
+	if c.Limit < 0 || c.Near && !v.used.Swap(true) && c.held.Load() > fewValues {
 		return false // it may be read only once
 	}
 	return c.held.Load()+int64(v.size) <= c.limit() || rand.IntN(readmitOneOf) == 0 && c.makeRoom()

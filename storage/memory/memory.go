@@ -71,7 +71,7 @@ type version struct {
 func (v *version) keyValue() storage.KeyValue {
 	kv := storage.KeyValue{Key: v.key, Value: v.value, CreateRevision: v.create, ModRevision: v.mod}
 	if v.lazy != nil {
-		kv.Value = v.lazy()
+		kv.Value, kv.Made = v.lazy(), true
 	}
 	if v.expires != 0 {
 		kv.Expires = time.Unix(0, v.expires)
@@ -321,6 +321,24 @@ func (s *Store) Get(ctx context.Context, key string) (storage.KeyValue, error) {
 	}
 	return v.keyValue(), nil
 }
+
+// Value implements storage.ValueReader.
+func (s *Store) Value(ctx context.Context, key string, revision int64) ([]byte, error) {
+	if err := s.rlock(ctx); err != nil {
+		return nil, err
+	}
+	defer s.mu.RUnlock()
+	for v, _ := s.newest.Get(&version{key: key}); v != nil; v = v.older {
+		if v.mod == revision {
+			return v.keyValue().Value, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %s at %d", storage.ErrCompacted, key, revision)
+}
+
+// HasValues implements storage.ValueReader: values are in memory anyway, so that whoever
+// keeps one needs no more room. Only those that are made are worth reading again.
+func (s *Store) HasValues() bool { return false }
 
 // List implements storage.Backend.
 func (s *Store) List(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
