@@ -68,6 +68,7 @@ type cacheSeries struct {
 
 type cacheKey = [sha256.Size]byte
 
+// cacheShard is a part of a Cache. Its maps are made when they are needed.
 type cacheShard struct {
 	mu      sync.Mutex
 	entries map[cacheKey]cacheEntry
@@ -113,10 +114,6 @@ func NewCache(next Tokens, cfg CacheConfig) *Cache {
 		panic(fmt.Sprintf("sha256 cannot save its state: %v", err))
 	}
 	c.hashes.New = func() any { return &keyHash{Hash: sha256.New(), seeded: state} }
-	for i := range c.shards {
-		c.shards[i].entries = map[cacheKey]cacheEntry{}
-		c.shards[i].calls = map[cacheKey]*cacheCall{}
-	}
 	return c
 }
 
@@ -146,6 +143,9 @@ func (c *Cache) AuthenticateToken(ctx context.Context, token string, audiences [
 	call := shard.calls[key]
 	if call == nil {
 		call = &cacheCall{done: make(chan struct{})}
+		if shard.calls == nil {
+			shard.calls = map[cacheKey]*cacheCall{}
+		}
 		shard.calls[key] = call
 		// It returns after lookupTimeout at the latest.
 		go c.lookUp(context.WithoutCancel(ctx), shard, key, call, token, audiences, shard.purged)
@@ -227,6 +227,9 @@ func (c *Cache) store(shard *cacheShard, key cacheKey, e cacheEntry) {
 	}
 	if len(shard.entries) >= cacheShardSize {
 		shard.shrink(now)
+	}
+	if shard.entries == nil {
+		shard.entries = map[cacheKey]cacheEntry{}
 	}
 	shard.entries[key] = e
 }

@@ -26,7 +26,7 @@ func (a *assembly) measuring() {
 	a.outer.Checks = metrics.NewHealth(a.slis)
 	a.outer.Metrics = metrics.NewRequests(a.registry, a.isKnown)
 	a.resources.Metrics = a.outer.Metrics
-	a.registry.MustRegister(newState(a), memoryMetrics{a.Memory})
+	a.registry.RegisterLater(func() []prometheus.Collector { return []prometheus.Collector{newState(a), memoryMetrics{a.Memory}} })
 	if a.Flow.Observe == nil {
 		a.Flow.Observe = flowObservers(a.measured)
 	}

@@ -151,7 +151,7 @@ func (c *Control) Enter(ctx context.Context, r *request.Request, query string, e
 	s := c.table.Load().find(r)
 	e.control, e.request, e.schema = c, r, s
 	e.estimate = c.estimate(r, query, s)
-	observe(s.observers.Seats, e.estimate.seats())
+	observe(s.observers().Seats, e.estimate.seats())
 	var flow uint64
 	if s.queues > 1 {
 		e.distinguisher = s.distinguisher(r)
@@ -160,7 +160,7 @@ func (c *Control) Enter(ctx context.Context, r *request.Request, query string, e
 	now := time.Now()
 	state := s.level.enter(e, flow, now)
 	if e.ahead > 0 {
-		observe(s.observers.Queue, e.ahead)
+		observe(s.observers().Queue, e.ahead)
 	}
 	taken := state != outside
 	if state == waiting {
@@ -170,7 +170,7 @@ func (c *Control) Enter(ctx context.Context, r *request.Request, query string, e
 	}
 	// A request that timed out in a queue counts among those that were queued, as in
 	// kube-apiserver: only one that is refused at once has not waited.
-	s.observers.waited(e.Waited, taken)
+	s.observers().waited(e.Waited, taken)
 	if state != working {
 		e.RetryAfter = s.level.retry.drop(time.Now())
 		return false
@@ -213,7 +213,7 @@ func (e *Entry) Release() {
 		now := time.Now()
 		e.control.Working.of(e.request.Verb).add(-1, now)
 		e.worked = now.Sub(e.started)
-		e.schema.observers.worked(e.worked, e.request.Verb == request.Watch)
+		e.schema.observers().worked(e.worked, e.request.Verb == request.Watch)
 		if e.level.leave(e, now) {
 			select {
 			case e.control.reap <- struct{}{}:
@@ -298,7 +298,9 @@ func (c *Control) follow(ctx context.Context) {
 }
 
 // reduce returns the metadata that this package reads: the objects stay in memory.
-func reduce(m *metav1.ObjectMeta) metav1.ObjectMeta { return metav1.ObjectMeta{Name: m.Name, UID: m.UID} }
+func reduce(m *metav1.ObjectMeta) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Name: m.Name, UID: m.UID}
+}
 
 // apply applies changes of API objects and builds a new table.
 func (c *Control) apply(reset bool, changes []resource.Change) {
@@ -328,15 +330,22 @@ func (c *Control) apply(reset bool, changes []resource.Change) {
 	for i, count := range c.counts() {
 		count.limit([...]int{working, working, waiting, waiting}[i], time.Now())
 	}
-	if c.cfg.Observe != nil {
-		for _, s := range t.schemas {
-			// Requests of exempt levels never wait.
-			if s.observers = c.cfg.Observe(s.name, s.level.name); s.level.exempt {
-				s.observers.Waited, s.observers.Refused = nil, nil
-			}
-		}
+	for _, s := range t.schemas {
+		s.observers = sync.OnceValue(func() *Observers { return c.observersOf(s) })
 	}
 	c.table.Store(t)
+}
+
+// observersOf returns the observers of a schema. Most schemas never get a request.
+func (c *Control) observersOf(s *schema) *Observers {
+	if c.cfg.Observe == nil {
+		return &Observers{}
+	}
+	o := c.cfg.Observe(s.name, s.level.name)
+	if s.level.exempt { // its requests never wait
+		o.Waited, o.Refused = nil, nil
+	}
+	return &o
 }
 
 func put[T any](objects map[string]T, name string, object T, deleted bool) {

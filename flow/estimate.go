@@ -53,7 +53,7 @@ func (c *Control) estimate(r *request.Request, query string, s *schema) estimate
 			return estimate{initial: c.listSeats(r, query, limit)}
 		}
 	case request.Create, request.Update, request.Patch, request.Delete:
-		return c.writeSeats(r, limit, s.observers.Watches)
+		return c.writeSeats(r, limit, s.observers().Watches)
 	}
 	return estimate{initial: 1}
 }

@@ -24,7 +24,7 @@ type schema struct {
 	queues, maxSeats int
 
 	stats     *schemaStats // guarded by the level's mu
-	observers Observers
+	observers func() *Observers
 }
 
 // distinguisher returns the text that distinguishes the flows of a schema: the user

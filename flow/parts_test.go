@@ -209,7 +209,7 @@ func TestEstimate(t *testing.T) {
 		{list("pods", "", "watch"), "", 0, 10},
 		{list("pods", "p", "get"), "", 0, 1},
 	} {
-		if got := c.estimate(tt.r, tt.query, &schema{maxSeats: tt.limit}); got.seats() != tt.want || got.after != 0 {
+		if got := c.estimate(tt.r, tt.query, &schema{maxSeats: tt.limit, observers: unobserved}); got.seats() != tt.want || got.after != 0 {
 			t.Errorf("%s %s?%s: %+v", tt.r.Verb, tt.r.Resource, tt.query, got)
 		}
 	}
@@ -235,17 +235,17 @@ func TestWatches(t *testing.T) {
 		t.Error("watches that have begun count as requests")
 	}
 	write := &request.Request{Info: request.Info{IsResource: true, Verb: request.Create, Resource: "pods", Namespace: "d"}}
-	if got, want := c.estimate(write, "", &schema{}), (estimate{1, 3, 5 * time.Millisecond}); got != want {
+	if got, want := c.estimate(write, "", &schema{observers: unobserved}), (estimate{1, 3, 5 * time.Millisecond}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got, want := c.estimate(write, "", &schema{maxSeats: 2}), (estimate{1, 2, 7500 * time.Microsecond}); got != want {
+	if got, want := c.estimate(write, "", &schema{maxSeats: 2, observers: unobserved}), (estimate{1, 2, 7500 * time.Microsecond}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	for _, e := range all {
 		e.Leave()
 		e.Leave()
 	}
-	if got := c.estimate(write, "", &schema{}); got.after != 0 || len(c.watches.by) != 0 || c.watches.all.Load() != 0 {
+	if got := c.estimate(write, "", &schema{observers: unobserved}); got.after != 0 || len(c.watches.by) != 0 || c.watches.all.Load() != 0 {
 		t.Errorf("got %+v; %v", got, c.watches.by)
 	}
 }
@@ -289,3 +289,5 @@ func TestRatio(t *testing.T) {
 		t.Errorf("%v, want %v; the sum is %v", h.Counts, want, h.Sum)
 	}
 }
+
+func unobserved() *Observers { return &Observers{} }

@@ -83,7 +83,7 @@ func TestFullQueue(t *testing.T) {
 	l := newLevel("l", false, now)
 	l.configure(queuing{1, 1, 1})
 	l.setLimits(10, 0, 10, now)
-	s := &schema{name: "s", level: l, stats: l.stats("s")}
+	s := &schema{name: "s", level: l, stats: l.stats("s"), observers: unobserved}
 	entry := func(seats int) *Entry { return &Entry{schema: s, estimate: estimate{initial: seats}} }
 	for i, tt := range []struct {
 		seats int

@@ -93,6 +93,12 @@ func (r *Registry) Gather() ([]*dto.MetricFamily, error) {
 // first one.
 func (r *Registry) beforeScrape(f func()) { r.samplers = append(r.samplers, f) }
 
+// RegisterLater registers collectors before the first scrape.
+func (r *Registry) RegisterLater(collectors func() []prometheus.Collector) {
+	var once sync.Once
+	r.beforeScrape(func() { once.Do(func() { r.MustRegister(collectors()...) }) })
+}
+
 // process registers the process and Go metrics, with the first scrape.
 func (r *Registry) process() {
 	if r.alone {

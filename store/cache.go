@@ -176,7 +176,7 @@ func (r *Resource) fill(ctx context.Context) error {
 // zero for the current. made is called with each record that the cache does not have: if
 // there is a ValueCache, it has to copy the stored bytes or to let them go.
 func (r *Resource) read(ctx context.Context, prefix string, revision int64, made func(*Record)) (*btree.BTreeG[*Record], int64, error) {
-	tree := btree.NewG(treeDegree, byKey)
+	tree := btree.NewWithFreeListG(treeDegree, byKey, r.store.nodes)
 	var unreadable UnreadableObjects
 	opts := storage.ListOptions{Limit: loadPage, MaxBytes: loadBytes, Revision: revision}
 	for {

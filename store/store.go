@@ -44,6 +44,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/btree"
+
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
@@ -91,6 +93,8 @@ type Store struct {
 	stop context.CancelFunc
 	done chan struct{} // closed when the feed has ended
 
+	nodes *btree.FreeListG[*Record] // of the caches
+
 	mu        sync.Mutex
 	resources map[string]*Resource // by key prefix below the root
 	position  atomic.Int64         // how far the feed has come; written under mu, read without it
@@ -120,6 +124,7 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 	s := &Store{
 		backend: backend, root: opts.Root, log: opts.Logger, metrics: opts.Metrics, other: opts.Elsewhere,
 		done: make(chan struct{}), moved: make(chan struct{}), resources: map[string]*Resource{},
+		nodes: btree.NewFreeListG[*Record](btree.DefaultFreeListSize),
 	}
 	s.budget.Limit, s.budget.Records = opts.EncodingBytes, s.eachRecord
 	s.objects.limit = opts.ObjectBytes

@@ -500,6 +500,9 @@ func (m *Meter) collect(unlessWithin time.Duration) {
 	m.slots.used(used)
 	m.remember(turn)
 	m.slots.advance(now)
+	if len(m.scratch) == 0 {
+		m.scratch = nil
+	}
 	clear(m.scratch) // the names of entries that are gone
 }
 
