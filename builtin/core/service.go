@@ -188,6 +188,7 @@ func equalPtr[T comparable](a, b *T) bool {
 // them. If the client changes them too, validation reports that they do not fit.
 func dropOutdated(s, old *corev1.Service) {
 	if isExternalName(s) && !isExternalName(old) {
+		followClusterIP(s, old)
 		if s.Spec.ClusterIP == old.Spec.ClusterIP && slices.Equal(s.Spec.ClusterIPs, old.Spec.ClusterIPs) {
 			s.Spec.ClusterIP, s.Spec.ClusterIPs = "", nil
 		}
