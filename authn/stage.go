@@ -230,7 +230,7 @@ func (s *Stage) addServiceAccounts() error {
 // addSigner connects to the external signer of tokens.
 func (s *Stage) addSigner() (err error) {
 	sa := &s.cfg.ServiceAccounts
-	s.signer, err = external.Dial(sa.SigningEndpoint, s.cfg.Log, func(keys *serviceaccount.Keys) {
+	s.signer, err = external.Dial(sa.SigningEndpoint, s.cfg.Log, s.cfg.Metrics, func(keys *serviceaccount.Keys) {
 		s.accounts.SetKeys(keys)
 		s.keys.Store(keys)
 		if s.cache != nil {

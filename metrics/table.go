@@ -103,6 +103,11 @@ func partFamilies() []described {
 		{counter, measure.InvalidLegacyTokens, "[ALPHA] Cumulative invalid auto-generated legacy tokens used", nil, nil},
 		{counter, measure.StaleTokens, "[BETA] Cumulative stale projected service account tokens used", nil, nil},
 		{counter, measure.ValidTokens, "[BETA] Cumulative valid projected service account tokens used", nil, nil},
+		{gauge, measure.SignerKeysFetched, "[ALPHA] Unix Timestamp in seconds of the last successful FetchKeys request", nil, nil},
+		{gauge, measure.SignerKeysChanged, "[ALPHA] Unix Timestamp in seconds of the last successful FetchKeys data_timestamp value returned by the external signer", nil, nil},
+		{counter, measure.SignerFetches, "[ALPHA] Total attempts at syncing supported JWKs", nil, []string{"code"}},
+		{counter, measure.SignerSignatures, "[ALPHA] Total attempts at signing JWT", nil, []string{"code"}},
+		{histogram, measure.SignerDuration, "[ALPHA] Request duration and time for calls to external-jwt-signer", []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}, []string{"method", "code"}},
 
 		{histogram, measure.CELEvaluation, "[BETA] CEL evaluation time in seconds.", buckets, nil},
 		{histogram, measure.CELCompilation, "[BETA] CEL compilation time in seconds.", buckets, nil},

@@ -78,6 +78,14 @@ const (
 	InvalidLegacyTokens = "serviceaccount_invalid_legacy_auto_token_uses_total"
 	StaleTokens         = "serviceaccount_stale_tokens_total"
 	ValidTokens         = "serviceaccount_valid_tokens_total"
+	// SignerKeysFetched, when keys of the external signer were last fetched, and
+	// SignerKeysChanged, when it last changed them: without labels.
+	SignerKeysFetched = "apiserver_externaljwt_fetch_keys_success_timestamp"
+	SignerKeysChanged = "apiserver_externaljwt_fetch_keys_data_timestamp"
+	// SignerFetches, SignerSignatures: code. SignerDuration: method, code.
+	SignerFetches    = "apiserver_externaljwt_fetch_keys_request_total"
+	SignerSignatures = "apiserver_externaljwt_sign_request_total"
+	SignerDuration   = "apiserver_externaljwt_request_duration_seconds"
 
 	// Encryption of what is stored. Transformations: resource, transformation_type,
 	// transformer_prefix, status. TransformationDuration: transformation_type,

@@ -19,9 +19,11 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 	api "k8s.io/externaljwt/apis/v1"
 
 	"github.com/apikeel/kelson/authn/serviceaccount"
+	"github.com/apikeel/kelson/metrics/measure"
 )
 
 const (
@@ -43,6 +45,7 @@ type Signer struct {
 	conn    *grpc.ClientConn
 	client  api.ExternalJWTSignerClient
 	log     *slog.Logger
+	metrics measure.Sink
 	changed func(*serviceaccount.Keys)
 
 	mu    sync.Mutex // held during a fetch
@@ -62,19 +65,25 @@ type signerKeys struct {
 }
 
 // Dial connects to the signer and fetches its keys. changed is called when the keys
-// change, and once before Dial returns.
-func Dial(socket string, log *slog.Logger, changed func(*serviceaccount.Keys)) (_ *Signer, err error) {
+// change, and once before Dial returns. metrics may be nil.
+func Dial(socket string, log *slog.Logger, metrics measure.Sink, changed func(*serviceaccount.Keys)) (_ *Signer, err error) {
 	conn, err := grpc.NewClient("passthrough:///"+socket,
 		grpc.WithAuthority("localhost"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
+		}),
+		grpc.WithUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+			began := time.Now()
+			err := invoke(ctx, method, req, reply, cc, opts...)
+			measure.Since(metrics, began, measure.SignerDuration, method, code(err))
+			return err
 		}))
 	if err != nil {
 		return nil, fmt.Errorf("while dialing grpc socket at %q: %w", socket, err)
 	}
-	s := &Signer{conn: conn, client: api.NewExternalJWTSignerClient(conn), log: log, changed: changed, stop: func() {}}
+	s := &Signer{conn: conn, client: api.NewExternalJWTSignerClient(conn), log: log, metrics: metrics, changed: changed, stop: func() {}}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -152,19 +161,39 @@ func (s *Signer) fetch(ctx context.Context, seen time.Time) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
-	answer, err := s.client.FetchKeys(ctx, &api.FetchKeysRequest{})
-	if err != nil {
-		return fmt.Errorf("while fetching token verification keys: while getting externally supported jwt signing keys: %w", err)
-	}
-	next, err := parseKeys(answer)
+	next, err := s.fetchKeys(ctx)
+	measure.Count(s.metrics, measure.SignerFetches, code(err))
 	if err != nil {
 		return fmt.Errorf("while fetching token verification keys: %w", err)
 	}
 	s.known.Store(next)
+	measure.SeriesOf(s.metrics, measure.SignerKeysFetched).Observe(seconds(next.fetched))
+	measure.SeriesOf(s.metrics, measure.SignerKeysChanged).Observe(seconds(next.at))
 	if before == nil || !before.equal(next) {
 		s.changed(next.keys)
 	}
 	return nil
+}
+
+// fetchKeys requests the keys from the signer.
+func (s *Signer) fetchKeys(ctx context.Context) (*signerKeys, error) {
+	answer, err := s.client.FetchKeys(ctx, &api.FetchKeysRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("while getting externally supported jwt signing keys: %w", err)
+	}
+	return parseKeys(answer)
+}
+
+// seconds is a time as metrics have it.
+func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
+
+// code returns the gRPC code of an error, as metrics label it.
+func code(err error) string {
+	s, ok := status.FromError(err)
+	if !ok {
+		return "unknown-non-grpc"
+	}
+	return s.Code().String()
 }
 
 // equal reports whether the keys are unchanged, by the signer's timestamp and the list.
@@ -218,6 +247,12 @@ func (s *Signer) MaxAge() time.Duration { return max(0, time.Until(s.known.Load(
 
 // Sign implements serviceaccount.Signer.
 func (s *Signer) Sign(claims []byte) (string, error) {
+	token, err := s.sign(claims)
+	measure.Count(s.metrics, measure.SignerSignatures, code(err))
+	return token, err
+}
+
+func (s *Signer) sign(claims []byte) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), signTimeout)
 	defer cancel()
 	payload := base64.RawURLEncoding.EncodeToString(claims)

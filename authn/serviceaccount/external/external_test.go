@@ -2,6 +2,7 @@ package external_test
 
 import (
 	"log/slog"
+	"maps"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,8 @@ import (
 	"github.com/apikeel/kelson/authn/serviceaccount"
 	"github.com/apikeel/kelson/authn/serviceaccount/external"
 	"github.com/apikeel/kelson/authn/serviceaccount/external/externaltest"
+	"github.com/apikeel/kelson/internal/measuretest"
+	"github.com/apikeel/kelson/metrics/measure"
 )
 
 const issuer = "https://issuer.example.com"
@@ -21,6 +24,7 @@ const issuer = "https://issuer.example.com"
 type rig struct {
 	service *externaltest.Service
 	signer  *external.Signer
+	metrics measuretest.Sink
 	told    atomic.Int64 // how often keys were new
 	keys    atomic.Pointer[serviceaccount.Keys]
 }
@@ -32,7 +36,7 @@ func start(t *testing.T, change func(*externaltest.Service)) (*rig, error) {
 		change(r.service)
 	}
 	var err error
-	r.signer, err = external.Dial(r.service.Socket, slog.New(slog.DiscardHandler), func(keys *serviceaccount.Keys) {
+	r.signer, err = external.Dial(r.service.Socket, slog.New(slog.DiscardHandler), &r.metrics, func(keys *serviceaccount.Keys) {
 		r.told.Add(1)
 		r.keys.Store(keys)
 	})
@@ -120,6 +124,33 @@ func TestFollow(t *testing.T) {
 	}
 	r.service.Rotate(t, "second")
 	wait(func() bool { return r.told.Load() == 2 })
+}
+
+// What is asked of the service is counted, and the age of its keys shown.
+func TestMetrics(t *testing.T) {
+	r, err := start(t, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.issue(); err != nil {
+		t.Fatal(err)
+	}
+	r.service.Mu.Lock()
+	r.service.Header = `{"alg":"none","typ":"JWT","kid":%q}`
+	r.service.Mu.Unlock()
+	if _, err := r.issue(); err == nil {
+		t.Error("a bad header passes")
+	}
+	const api = "/v1.ExternalJWTSigner/"
+	want := map[string]int{
+		measure.SignerFetches + " OK": 1, measure.SignerKeysFetched: 1, measure.SignerKeysChanged: 1,
+		measure.SignerSignatures + " OK": 1, measure.SignerSignatures + " unknown-non-grpc": 1,
+		measure.SignerDuration + " " + api + "FetchKeys OK": 1, measure.SignerDuration + " " + api + "Metadata OK": 1,
+		measure.SignerDuration + " " + api + "Sign OK": 2,
+	}
+	if got := r.metrics.Names(); !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
 }
 
 func TestBadAnswers(t *testing.T) {
