@@ -58,7 +58,7 @@ func (a *assembly) hooks() []kelson.Hook {
 		return kelson.Hook{Name: name, Run: func(ctx context.Context) error { return patiently(ctx, name, run, a.Logger) }}
 	}
 	hooks := slices.Concat([]kelson.Hook{
-		patient("start-system-namespaces-controller", a.own.EnsureNamespaces),
+		patient("start-system-namespaces-controller", a.own.StartNamespaces),
 	}, a.coordinationHooks(), a.peerHooks(), []kelson.Hook{
 		patient("start-cluster-authentication-info-controller", a.ensureTrust),
 	}, a.identityHooks(), []kelson.Hook{

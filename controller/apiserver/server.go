@@ -15,13 +15,16 @@ import (
 	"log/slog"
 	"net/http"
 	"reflect"
+	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/builtin/bootstrap"
+	"github.com/apikeel/kelson/internal/clock"
 	"github.com/apikeel/kelson/internal/loopback"
 	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/request"
@@ -54,15 +57,47 @@ func (s *Server) client() *loopback.Client {
 	return &loopback.Client{Transport: s.Loopback, Agent: serverManager}
 }
 
+// namespacesEvery is how often it is looked whether a namespace is missing, as in
+// kube-apiserver.
+const namespacesEvery = time.Minute
+
+// StartNamespaces creates the namespaces that every cluster has, and again if they are
+// deleted, until ctx ends.
+func (s *Server) StartNamespaces(ctx context.Context) error {
+	if err := s.EnsureNamespaces(ctx); err != nil {
+		return err
+	}
+	s.recreate(ctx, namespacesEvery, systemNamespaces()...)
+	return nil
+}
+
 // EnsureNamespaces creates the namespaces that every cluster has.
 func (s *Server) EnsureNamespaces(ctx context.Context) error {
+	return s.Ensure(ctx, systemNamespaces(), nil)
+}
+
+func systemNamespaces() []resource.Object {
 	var objs []resource.Object
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
 		objs = append(objs, &corev1.Namespace{
 			TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: name},
 		})
 	}
-	return s.Ensure(ctx, objs, nil)
+	return objs
+}
+
+// recreate creates those objects again that the watch cache no longer has, until ctx ends.
+func (s *Server) recreate(ctx context.Context, every time.Duration, objs ...resource.Object) {
+	clock.Background(ctx, s.Running, every, func() {
+		missing := slices.DeleteFunc(slices.Clone(objs), func(obj resource.Object) bool {
+			kind := obj.GetObjectKind().GroupVersionKind()
+			served, ok := s.Catalog().LookupKind(kind)
+			return !ok || s.Objects(serverManager, kind.Group, served.Definition.Resource).Has(ctx, obj.GetNamespace(), obj.GetName())
+		})
+		if err := s.Ensure(ctx, missing, nil); err != nil && ctx.Err() == nil {
+			s.Logger.Warn("an object that every cluster has could not be created again", "error", err)
+		}
+	})
 }
 
 // ensureWorkers is how many objects are made at a time: the store makes few

@@ -58,7 +58,8 @@ func NewService(c ServiceConfig) *Service {
 	return &Service{ServiceConfig: c, Server: c.Server, endpoint: newOwnKey(c.Leases, leasePrefix+c.IP, "the endpoint of the service kubernetes", c.Server.Logger)}
 }
 
-// Start makes the service, and has its endpoints kept until ctx ends.
+// Start makes the service, and again if it is deleted, and has its endpoints kept until
+// ctx ends.
 func (s *Service) Start(ctx context.Context) error {
 	labels := map[string]string{"component": "apiserver", "provider": kubernetes}
 	service := &corev1.Service{
@@ -76,6 +77,7 @@ func (s *Service) Start(ctx context.Context) error {
 	if err := s.Ensure(ctx, []resource.Object{service}, s.pointService); err != nil {
 		return err
 	}
+	s.recreate(ctx, endpointsEvery, service)
 	return s.startEndpoints(ctx)
 }
 
