@@ -31,6 +31,10 @@ func allocator(resources *rest.Handler, c Config) (*core.ClusterAllocator, error
 // repairing repairs what has been handed out, once at the start and then again
 // and again until ctx ends, which running waits for. changed follows services and addresses.
 func repairing(ctx context.Context, a *core.ClusterAllocator, changed resource.Follower, running *sync.WaitGroup, log *slog.Logger, metrics measure.Sink) error {
+	// The first delivery is of all services, which Repair reads after it.
+	if err := changed.Pull(ctx, func(bool, []resource.Change) {}); err != nil {
+		return err
+	}
 	if err := a.Repair(ctx); err != nil {
 		return err
 	}
@@ -42,18 +46,12 @@ func repairing(ctx context.Context, a *core.ClusterAllocator, changed resource.F
 	}
 	clock.Background(ctx, running, core.RepairEvery, func() { report(a.Repair(ctx)) })
 	// What changes is repaired at once.
-	first := true
 	clock.Background(ctx, running, repairSoon, func() {
 		if changed.Current() {
 			return
 		}
 		var names []types.NamespacedName
-		report(changed.Pull(ctx, func(reset bool, changes []resource.Change) {
-			if !first {
-				names = core.ServicesOf(changes)
-			}
-			first = false // which was all services, that have been repaired above
-		}))
+		report(changed.Pull(ctx, func(_ bool, changes []resource.Change) { names = core.ServicesOf(changes) }))
 		report(a.RepairServices(ctx, names))
 	})
 	return nil

@@ -7,15 +7,18 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/apikeel/kelson/kelsontest"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/apikeel/kelson/storage/etcd/etcdtest"
+	"github.com/apikeel/kelson/storage/memory"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
 )
@@ -124,6 +127,25 @@ func TestServicesOfSeveralServers(t *testing.T) {
 	}
 	if used := nodePortsInUse(t, backend); len(used) != 0 {
 		t.Errorf("afterwards the node ports %v are reserved", used)
+	}
+}
+
+// TestServiceWithoutAddressObject checks that a service that another program has stored just
+// after the start, of a form that knows no clusterIPs, gets its IPAddress.
+func TestServiceWithoutAddressObject(t *testing.T) {
+	backend := memory.New(memory.Options{})
+	t.Cleanup(func() { backend.Close() })
+	addresses := kubernetes.NewForConfigOrDie(kelsontest.Start(t, kelsontest.Backend(backend)).Config()).NetworkingV1().IPAddresses()
+	const stored = `{"kind":"Service","apiVersion":"v1","metadata":{"name":"old","namespace":"default","uid":"u"},"spec":{"ports":[{"port":81}],"clusterIP":"10.0.0.111"}}`
+	if _, err := backend.Create(t.Context(), "/registry/services/specs/default/old", []byte(stored), 0); err != nil {
+		t.Fatal(err)
+	}
+	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, 20*time.Second, true, func(ctx context.Context) (bool, error) {
+		_, err := addresses.Get(ctx, "10.0.0.111", metav1.GetOptions{})
+		return err == nil, nil
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
