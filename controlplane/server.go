@@ -123,6 +123,7 @@ func (c Config) assemble(ctx context.Context, backend storage.Backend, authority
 		return nil, err
 	}
 	a.registry = metrics.New()
+	a.registry.NativeHistograms = c.Gates.Enabled("NativeHistograms")
 	a.measured = metrics.NewFamilies(a.registry)
 	a.Egress.Measure(a.measured)
 	for _, step := range []func() error{

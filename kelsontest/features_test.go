@@ -1,6 +1,7 @@
 package kelsontest_test
 
 import (
+	"bytes"
 	"compress/gzip"
 	"encoding/json"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/encoding/protodelim"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -189,6 +192,18 @@ func TestGatesSwitchedOff(t *testing.T) {
 			}
 			generation, _, _ := unstructured.NestedInt64(crd.Object, "status", "observedGeneration")
 			check("definitions have an observed generation", generation == 7)
+
+			scraped, err := client.RESTClient().Get().AbsPath("/metrics").
+				SetHeader("Accept", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited").DoRaw(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			native := false
+			var family dto.MetricFamily
+			for from := bytes.NewReader(scraped); protodelim.UnmarshalFrom(from, &family) == nil; family.Reset() {
+				native = native || family.GetName() == "apiserver_request_duration_seconds" && family.Metric[0].Histogram.Schema != nil
+			}
+			check("histograms have native buckets", native)
 		})
 	}
 }

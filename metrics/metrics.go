@@ -20,6 +20,9 @@ import (
 // Registry holds the metrics of a server.
 type Registry struct {
 	*prometheus.Registry
+	// NativeHistograms has histograms that are registered later show native buckets too.
+	NativeHistograms bool
+
 	began  time.Time
 	alone  bool // without the process and Go metrics
 	view   view
@@ -163,7 +166,7 @@ func (r *Registry) Histograms(name, help string, buckets []float64, labels ...st
 }
 
 func (r *Registry) histograms(d *described) *Histograms {
-	v := &Histograms{values[Histogram]{described: d}}
+	v := &Histograms{values[Histogram]{described: d}, r.NativeHistograms}
 	r.addOwn(v, d.help)
 	return v
 }

@@ -251,13 +251,17 @@ func (g *Gauges) collect(to chan<- prometheus.Metric) {
 }
 
 // Histograms are histograms by label values.
-type Histograms struct{ values[Histogram] }
+type Histograms struct {
+	values[Histogram]
+	native bool // whether histograms have their native form too
+}
 
 // Histogram is one of Histograms.
 type Histogram struct {
 	of     *Histograms
 	sum    number
 	counts []atomic.Uint64 // by bucket; the last is for values above all buckets
+	native sparse          // counted if of.native
 }
 
 // WithLabelValues returns the histogram with these values of the labels.
@@ -270,6 +274,9 @@ func (h *Histogram) Observe(value float64) {
 	i := 0
 	for i < len(h.of.buckets) && value > h.of.buckets[i] {
 		i++
+	}
+	if h.of.native {
+		h.native.observe(value) // first, so that it never has fewer values than the buckets
 	}
 	h.sum.add(value)
 	h.counts[i].Add(1)
@@ -284,6 +291,11 @@ func (h *Histograms) collect(to chan<- prometheus.Metric) {
 			buckets[limit] = count
 		}
 		count += s.counts[len(h.buckets)].Load()
-		to <- prometheus.MustNewConstHistogram(desc, count, s.sum.load(), buckets, labels...)
+		sum := s.sum.load()
+		metric := prometheus.MustNewConstHistogram(desc, count, sum, buckets, labels...)
+		if h.native {
+			metric = s.native.metric(metric, sum, labels)
+		}
+		to <- metric
 	})
 }
