@@ -48,6 +48,17 @@ func TestRulesObeyGates(t *testing.T) {
 		j.Spec.Template.Spec.Containers[0].Resources.Requests = corev1.ResourceList{"cpu": apiresource.MustParse("1")}
 	}
 	elsewhere := func(j *batchv1.Job) { j.Spec.Template.Spec.NodeSelector = map[string]string{"a": "b"} }
+	claim := func(class string) resource.Object {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: meta, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimBound}, Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, VolumeName: "v", VolumeAttributesClassName: &class,
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{"storage": apiresource.MustParse("1G")}}}}
+	}
+	volume := func(class string) resource.Object {
+		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}, Spec: corev1.PersistentVolumeSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}, VolumeAttributesClassName: &class, Capacity: corev1.ResourceList{"storage": apiresource.MustParse("1G")},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: "d", VolumeHandle: "h"}}}}
+	}
+	const attributes = "update is forbidden when the VolumeAttributesClass feature gate is disabled"
 	for _, c := range []struct {
 		name, gate, version string
 		group, resource     string
@@ -71,6 +82,9 @@ func TestRulesObeyGates(t *testing.T) {
 			Spec: corev1.NodeSpec{PodCIDR: "010.0.0.0/8", PodCIDRs: []string{"010.0.0.0/8"}}}, nil, strict, "", nil},
 		{"backend", "RelaxedServiceNameValidation", "1.36", "networking.k8s.io", "ingresses", ingress("1a"), nil, "", "spec.defaultBackend.service.name", nil},
 		{"backend as before", "RelaxedServiceNameValidation", "1.36", "networking.k8s.io", "ingresses", ingress("1a"), ingress("2a"), "", "", nil},
+		{"class of a claim", "VolumeAttributesClass", "1.35", "", "persistentvolumeclaims", claim("b"), claim("a"), "", attributes, nil},
+		{"class of a claim as before", "VolumeAttributesClass", "1.35", "", "persistentvolumeclaims", claim("a"), claim("a"), "", "", nil},
+		{"class of a volume", "VolumeAttributesClass", "1.35", "", "persistentvolumes", volume("b"), volume("a"), "", attributes, nil},
 		{"resources of a job", "MutablePodResourcesForSuspendedJobs", "", "batch", "jobs", job(moreCPU), job(), "", "field is immutable", nil},
 		{"directives of a job", "MutableSchedulingDirectivesForSuspendedJobs", "", "batch", "jobs", job(elsewhere), job(), "", "", nil},
 		{"directives of a job that ran", "MutableSchedulingDirectivesForSuspendedJobs", "", "batch", "jobs",
@@ -298,7 +312,7 @@ func TestFieldsGoWithTheirGates(t *testing.T) {
 		return func(o resource.Object) bool { return has(&o.(*resourcev1.ResourceSlice).Spec.Devices[0]) }
 	}
 	for _, c := range []struct {
-		gate, version   string // version in which the gate is off by default, or "" to switch it off
+		gate, version   string // version in which the gate can be off, or "" for this one
 		group, resource string
 		obj             resource.Object
 		has             func(resource.Object) bool
@@ -333,6 +347,14 @@ func TestFieldsGoWithTheirGates(t *testing.T) {
 			func(o resource.Object) bool {
 				return o.(*storagev1.CSIDriver).Spec.PreventPodSchedulingIfMissing != nil
 			}},
+		{"VolumeAttributesClass", "1.35", "", "persistentvolumes", &corev1.PersistentVolume{ObjectMeta: meta, Spec: corev1.PersistentVolumeSpec{VolumeAttributesClassName: new("c")}},
+			func(o resource.Object) bool {
+				return o.(*corev1.PersistentVolume).Spec.VolumeAttributesClassName != nil
+			}},
+		{"VolumeAttributesClass", "1.35", "", "persistentvolumeclaims", &corev1.PersistentVolumeClaim{ObjectMeta: meta, Spec: corev1.PersistentVolumeClaimSpec{VolumeAttributesClassName: new("c")}},
+			func(o resource.Object) bool {
+				return o.(*corev1.PersistentVolumeClaim).Spec.VolumeAttributesClassName != nil
+			}},
 		{"NodeDeclaredFeatures", "1.35", "", "nodes", &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Status: corev1.NodeStatus{DeclaredFeatures: []string{"f"}}},
 			func(o resource.Object) bool { return o.(*corev1.Node).Status.DeclaredFeatures != nil }},
 		{"DRADeviceTaints", "1.35", "resource.k8s.io", "resourceslices", device(func(d *resourcev1.Device) { d.Taints = []resourcev1.DeviceTaint{{Key: "k"}} }),
@@ -362,7 +384,7 @@ func TestFieldsGoWithTheirGates(t *testing.T) {
 					}
 				}
 			case !on:
-				config.EmulatedVersion = c.version
+				config.EmulatedVersion, config.Set = c.version, map[string]bool{c.gate: false}
 			}
 			gates, err := features.New(config)
 			if err != nil {

@@ -64,9 +64,10 @@ func (d *defaultStorageClass) Admit(ctx context.Context, a *admission.Attributes
 // inUseProtection is StorageObjectInUseProtection: it adds the protection finalizer.
 type inUseProtection struct{ base }
 
-func newInUseProtection(*builder) admission.Plugin {
+func newInUseProtection(b *builder) admission.Plugin {
+	noClasses := b.Gates != nil && !b.Gates("VolumeAttributesClass")
 	return inUseProtection{base{"StorageObjectInUseProtection", func(t admission.Target) bool {
-		return t.Operation == admission.Create && t.Group != schedulingGroup && protection(t) != ""
+		return t.Operation == admission.Create && t.Group != schedulingGroup && protection(t) != "" && !(noClasses && t.Group == storageGroup)
 	}}}
 }
 

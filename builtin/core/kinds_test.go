@@ -169,7 +169,7 @@ func TestClaimUpdate(t *testing.T) {
 		old := &corev1.PersistentVolumeClaim{Spec: corev1.PersistentVolumeClaimSpec{AccessModes: []corev1.PersistentVolumeAccessMode{"ReadWriteOnce"}, Resources: size("2Gi")}, Status: bound}
 		c := old.DeepCopy()
 		test.change(c)
-		if got := fieldsOf(validateClaimUpdate(c, old)); got != test.want {
+		if got := fieldsOf(validateClaimUpdate(t.Context(), c, old)); got != test.want {
 			t.Errorf("%s: wrong are %q, want %q", name, got, test.want)
 		}
 	}

@@ -24,13 +24,26 @@ import (
 // mountOptionsAnnotation is the deprecated annotation for spec.mountOptions.
 const mountOptionsAnnotation = corev1.MountOptionAnnotation
 
+// volumeAttributes is the gate of the VolumeAttributesClasses of volumes and claims.
+const volumeAttributes = "VolumeAttributesClass"
+
+// checkAttributesGate refuses a change of the class while the gate is disabled.
+func checkAttributesGate(ctx context.Context, e *rules.Errors, class, old *string) {
+	if !ptr.Equal(class, old) && !features.From(ctx).Enabled(volumeAttributes) {
+		e.Forbidden(field.NewPath("spec", "volumeAttributesClassName"), "update is forbidden when the VolumeAttributesClass feature gate is disabled")
+	}
+}
+
 // PersistentVolumes defines persistentvolumes.
 func PersistentVolumes() resource.Definition {
 	return resource.Definition{
 		Resource:   "persistentvolumes",
 		Kind:       "PersistentVolume",
 		ShortNames: []string{"pv"},
-		Versions:   []resource.Version{resource.VersionOf[corev1.PersistentVolume, corev1.PersistentVolumeList]("v1", podspec.DefaultPersistentVolume)},
+		GatedFields: []resource.GatedField{
+			{Path: "spec.volumeAttributesClassName", Gate: volumeAttributes},
+		},
+		Versions: []resource.Version{resource.VersionOf[corev1.PersistentVolume, corev1.PersistentVolumeList]("v1", podspec.DefaultPersistentVolume)},
 		Strategy: resource.Rules[*corev1.PersistentVolume]{
 			NameOnUpdate:  true,
 			ReturnDeleted: true,
@@ -89,6 +102,7 @@ func validatePersistentVolumeUpdate(ctx context.Context, pv, old *corev1.Persist
 	if old.Spec.NodeAffinity != nil && !features.From(ctx).Enabled("MutablePVNodeAffinity") {
 		checkVolumeAffinityUpdate(&e, pv.Spec.NodeAffinity, old.Spec.NodeAffinity, field.NewPath("nodeAffinity"))
 	}
+	checkAttributesGate(ctx, &e, pv.Spec.VolumeAttributesClassName, old.Spec.VolumeAttributesClassName)
 	if old.Spec.VolumeAttributesClassName != nil && pv.Spec.VolumeAttributesClassName == nil {
 		e.Forbidden(field.NewPath("spec", "volumeAttributesClassName"), "update from non-nil value to nil is forbidden")
 	}

@@ -28,6 +28,9 @@ func PersistentVolumeClaims() resource.Definition {
 		ReadDefaults: true, // status.phase
 		GatedFields: []resource.GatedField{
 			{Path: "status.healthStatus", Gate: "CSIVolumeHealth"},
+			{Path: "spec.volumeAttributesClassName", Gate: volumeAttributes},
+			{Path: "status.currentVolumeAttributesClassName", Gate: volumeAttributes},
+			{Path: "status.modifyVolumeStatus", Gate: volumeAttributes},
 		},
 		Versions: []resource.Version{resource.VersionOf[corev1.PersistentVolumeClaim, corev1.PersistentVolumeClaimList]("v1", func(c *corev1.PersistentVolumeClaim) {
 			podspec.DefaultClaimSpec(&c.Spec)
@@ -53,8 +56,8 @@ func PersistentVolumeClaims() resource.Definition {
 			Validate: func(_ context.Context, c *corev1.PersistentVolumeClaim) field.ErrorList {
 				return podspec.ValidateClaimSpec(&c.Spec, field.NewPath("spec"), podspec.ClaimAllowances{})
 			},
-			ValidateUpdate: func(_ context.Context, c, old *corev1.PersistentVolumeClaim) field.ErrorList {
-				return append(podspec.ValidateClaimSpec(&c.Spec, field.NewPath("spec"), claimAllowances(&old.Spec)), validateClaimUpdate(c, old)...)
+			ValidateUpdate: func(ctx context.Context, c, old *corev1.PersistentVolumeClaim) field.ErrorList {
+				return append(podspec.ValidateClaimSpec(&c.Spec, field.NewPath("spec"), claimAllowances(&old.Spec)), validateClaimUpdate(ctx, c, old)...)
 			},
 			Warnings: func(_ context.Context, c, _ *corev1.PersistentVolumeClaim) []string {
 				w := appendOldAnnotation(nil, c.Annotations, corev1.BetaStorageClassAnnotation, `deprecated since v1.8; use "storageClassName" attribute instead`)
@@ -119,7 +122,7 @@ func claimAllowances(old *corev1.PersistentVolumeClaimSpec) podspec.ClaimAllowan
 
 // validateClaimUpdate allows the changes that a claim can take: it is bound once; a bound
 // claim can grow and change its VolumeAttributesClass.
-func validateClaimUpdate(c, old *corev1.PersistentVolumeClaim) field.ErrorList {
+func validateClaimUpdate(ctx context.Context, c, old *corev1.PersistentVolumeClaim) field.ErrorList {
 	var e rules.Errors
 	p := field.NewPath("spec")
 	is, was := c.Spec.DeepCopy(), old.Spec.DeepCopy()
@@ -154,6 +157,7 @@ func validateClaimUpdate(c, old *corev1.PersistentVolumeClaim) field.ErrorList {
 	e.Add(rules.ValidateImmutable(c.Spec.VolumeMode, old.Spec.VolumeMode, field.NewPath("volumeMode"))...)
 
 	class := c.Spec.VolumeAttributesClassName
+	checkAttributesGate(ctx, &e, class, old.Spec.VolumeAttributesClassName)
 	if old.Status.CurrentVolumeAttributesClassName != nil && !ptr.Equal(class, old.Spec.VolumeAttributesClassName) {
 		if class == nil {
 			e.Forbidden(p.Child("volumeAttributesClassName"), "update to nil is forbidden when status.currentVolumeAttributesClassName is not nil")
