@@ -2,6 +2,7 @@ package builtin
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -44,33 +45,58 @@ func Bound(cfg Config) []resource.Group {
 
 // Unbound returns Groups(cfg) for any number of servers with the same plain settings.
 // Their requests must have the Config of their server (request.Request.Server), and
-// definitions that are bound to a server must be replaced by those of Bound: without,
-// they panic instead of asking a server.
+// definitions that are bound to a server must be replaced by those of Bound: without a
+// server they refuse, or panic.
 func Unbound(cfg Config) []resource.Group {
 	unbound := Config{Gates: cfg.Gates, DenyPrivileged: cfg.DenyPrivileged}
 	unbound.Authentication.Reviewer = anyServer{}
 	unbound.Authorization = authorization.Config{Authorizer: anyServer{}, Rules: anyServer{}}
 	unbound.RBAC = rbac.Config{Escalation: func(ctx context.Context, obj, old resource.Object) error {
-		return serverOf(ctx).RBAC.Escalation(ctx, obj, old)
+		cfg, err := serverOf(ctx)
+		if err != nil {
+			return err
+		}
+		return cfg.RBAC.Escalation(ctx, obj, old)
 	}}
 	unbound.Admission = cfg.Admission
-	unbound.Admission.Params = func(ctx context.Context, obj resource.Object) error { return serverOf(ctx).Admission.Params(ctx, obj) }
+	unbound.Admission.Params = func(ctx context.Context, obj resource.Object) error {
+		cfg, err := serverOf(ctx)
+		if err != nil {
+			return err
+		}
+		return cfg.Admission.Params(ctx, obj)
+	}
 	if cfg.Certificates.MaySign != nil {
 		unbound.Certificates.MaySign = func(ctx context.Context, signer string) bool {
-			return serverOf(ctx).Certificates.MaySign(ctx, signer)
+			cfg, err := serverOf(ctx)
+			return err == nil && cfg.Certificates.MaySign(ctx, signer)
 		}
 	}
 	if cfg.Devices.AdminNamespace != nil {
 		unbound.Devices.AdminNamespace = func(ctx context.Context, namespace string) (bool, error) {
-			return serverOf(ctx).Devices.AdminNamespace(ctx, namespace)
+			cfg, err := serverOf(ctx)
+			if err != nil {
+				return false, err
+			}
+			return cfg.Devices.AdminNamespace(ctx, namespace)
 		}
 	}
 	if cfg.Devices.MayBind != nil {
-		unbound.Devices.MayBind = func(ctx context.Context) error { return serverOf(ctx).Devices.MayBind(ctx) }
+		unbound.Devices.MayBind = func(ctx context.Context) error {
+			cfg, err := serverOf(ctx)
+			if err != nil {
+				return err
+			}
+			return cfg.Devices.MayBind(ctx)
+		}
 	}
 	if cfg.Devices.MayReport != nil {
 		unbound.Devices.MayReport = func(ctx context.Context, driver string, verbs []string) error {
-			return serverOf(ctx).Devices.MayReport(ctx, driver, verbs)
+			cfg, err := serverOf(ctx)
+			if err != nil {
+				return err
+			}
+			return cfg.Devices.MayReport(ctx, driver, verbs)
 		}
 	}
 	unbound.Core = core.Config{
@@ -83,13 +109,13 @@ func Unbound(cfg Config) []resource.Group {
 	return Groups(unbound)
 }
 
-// serverOf returns the Config of the server that a request came to. Without one it
-// panics: to go on could allow what nobody has judged.
-func serverOf(ctx context.Context) *Config {
+// serverOf returns the Config of the server that a request came to. Without one there is an
+// error: to go on could allow what nobody has judged.
+func serverOf(ctx context.Context) (*Config, error) {
 	if cfg, ok := request.From(ctx).Server.(*Config); ok {
-		return cfg
+		return cfg, nil
 	}
-	panic("builtin: a definition is used by a request without a server")
+	return nil, errors.New("the definition of a built-in kind is used by a request without a server")
 }
 
 // noServer stands for everything that definitions bound to a server have.
@@ -102,13 +128,25 @@ type noServer struct {
 type anyServer struct{}
 
 func (anyServer) ReviewToken(ctx context.Context, token string, audiences []string) (authenticationv1.TokenReviewStatus, error) {
-	return serverOf(ctx).Authentication.Reviewer.ReviewToken(ctx, token, audiences)
+	cfg, err := serverOf(ctx)
+	if err != nil {
+		return authenticationv1.TokenReviewStatus{}, err
+	}
+	return cfg.Authentication.Reviewer.ReviewToken(ctx, token, audiences)
 }
 
 func (anyServer) Authorize(ctx context.Context, a *authz.Attributes) (authz.Decision, string, error) {
-	return serverOf(ctx).Authorization.Authorizer.Authorize(ctx, a)
+	cfg, err := serverOf(ctx)
+	if err != nil {
+		return authz.Deny, "", err
+	}
+	return cfg.Authorization.Authorizer.Authorize(ctx, a)
 }
 
 func (anyServer) RulesFor(ctx context.Context, user *request.User, namespace string) ([]authz.ResourceRule, []authz.PathRule, bool, error) {
-	return serverOf(ctx).Authorization.Rules.RulesFor(ctx, user, namespace)
+	cfg, err := serverOf(ctx)
+	if err != nil {
+		return nil, nil, false, err
+	}
+	return cfg.Authorization.Rules.RulesFor(ctx, user, namespace)
 }
