@@ -8,13 +8,11 @@
 package jsonvalue
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
-	"unsafe"
 
 	"github.com/apikeel/kelson/internal/jsonscan"
 )
@@ -89,28 +87,12 @@ var plain = func() (plain [256]bool) {
 	return plain
 }()
 
-// arePlain reports whether all eight bytes of a word are plain.
-func arePlain(x uint64) bool {
-	const each, high = 0x0101010101010101, 0x8080808080808080
-	// A byte of these is 0 where x has a quote or an ampersand, < or >, a backslash, DEL:
-	// the first two pairs differ in one bit only.
-	quote, angle := (x|each<<2)^each*'&', (x|each<<1)^each*'>'
-	backslash, del := x^each*'\\', x^each*0x7f
-	odd := x&high | // not ASCII
-		(x-each*' ')&^x | // less than a space
-		(quote-each)&^quote | (angle-each)&^angle | (backslash-each)&^backslash | (del-each)&^del
-	return odd&high == 0
-}
-
 // AppendString appends a quoted string.
 func AppendString(dst []byte, s string) []byte {
 	start := len(dst)
 	dst = append(dst, '"')
-	from, bytes := 0, unsafe.Slice(unsafe.StringData(s), len(s))
-	for i := 0; i < len(s); i++ {
-		for len(s)-i > 8 && arePlain(binary.LittleEndian.Uint64(bytes[i:])) {
-			i += 8
-		}
+	from := 0
+	for i := range len(s) {
 		c := s[i]
 		if plain[c] {
 			continue

@@ -127,8 +127,7 @@ func BenchmarkAppend(b *testing.B) {
 	})
 }
 
-// TestAppendStringOfEveryByte has every byte at every place of a string that is looked at
-// eight bytes at a time.
+// TestAppendStringOfEveryByte has every byte at every place of a string.
 func TestAppendStringOfEveryByte(t *testing.T) {
 	for length := range 26 {
 		for at := range length {
