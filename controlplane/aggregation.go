@@ -181,15 +181,6 @@ func (a *assembly) proxyCertificate() (func() (*tls.Certificate, error), error) 
 	}), nil
 }
 
-// ensureTrust publishes who vouches for users, and who may speak for them.
-func (a *assembly) ensureTrust(ctx context.Context) error {
-	trust, err := a.trust()
-	if err != nil {
-		return err
-	}
-	return a.own.EnsureTrust(ctx, trust)
-}
-
 // trust returns whom this server believes who a user is.
 func (a *assembly) trust() (trust apiserver.Trust, err error) {
 	header := a.Authentication.RequestHeader

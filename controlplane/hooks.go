@@ -60,7 +60,7 @@ func (a *assembly) hooks() []kelson.Hook {
 	hooks := slices.Concat([]kelson.Hook{
 		patient("start-system-namespaces-controller", a.own.StartNamespaces),
 	}, a.coordinationHooks(), a.peerHooks(), []kelson.Hook{
-		patient("start-cluster-authentication-info-controller", a.ensureTrust),
+		patient("start-cluster-authentication-info-controller", func(ctx context.Context) error { return a.own.StartTrust(ctx, a.trust) }),
 	}, a.identityHooks(), []kelson.Hook{
 		{Name: "storage-readiness", Run: a.awaitStorage},
 		patient("start-legacy-token-tracking-controller", a.own.EnsureTokenTracking),

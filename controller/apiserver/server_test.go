@@ -3,15 +3,18 @@ package apiserver
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -43,6 +46,14 @@ func (s *shelf) Create(_ context.Context, obj resource.Object) error {
 	return nil
 }
 
+func (s *shelf) Update(ctx context.Context, namespace, name string, change func(resource.Object) error) error {
+	obj, err := s.Get(ctx, namespace, name)
+	if err != nil {
+		return err
+	}
+	return change(obj)
+}
+
 // A namespace that every cluster has comes back when somebody deletes it.
 func TestNamespacesAreCreatedAgain(t *testing.T) {
 	catalog, err := resource.NewCatalog(resource.Group{Resources: []resource.Definition{core.Namespaces()}})
@@ -72,6 +83,58 @@ func TestNamespacesAreCreatedAgain(t *testing.T) {
 		synctest.Wait()
 		if !objects.Has(ctx, "", name) || objects.all["default"] != kept {
 			t.Error("a deleted namespace is not back, or another was created again")
+		}
+		stop()
+		s.Running.Wait()
+	})
+}
+
+// What servers behind this one have to believe comes back when somebody deletes it, and
+// follows the certificates.
+func TestTrustIsPublishedAgain(t *testing.T) {
+	catalog, err := resource.NewCatalog(resource.Group{Resources: []resource.Definition{core.Namespaces(), core.ConfigMaps()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var authorities []byte
+	renew := func() {
+		authority, err := pki.New()
+		if err != nil {
+			t.Fatal(err)
+		}
+		authorities = authority.CertificatePEM()
+	}
+	renew()
+	synctest.Test(t, func(t *testing.T) {
+		objects := &shelf{all: map[string]resource.Object{}}
+		s := &Server{
+			Catalog: func() *resource.Catalog { return catalog },
+			Objects: func(_, _, _ string) resource.Objects { return objects },
+			Running: new(sync.WaitGroup), Logger: slog.New(slog.DiscardHandler),
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		if err := s.StartTrust(ctx, func() (Trust, error) { return Trust{Clients: authorities}, nil }); err != nil {
+			t.Fatal(err)
+		}
+		published := func() string {
+			obj, err := objects.Get(ctx, "", trustName)
+			if err != nil {
+				return ""
+			}
+			return obj.(*corev1.ConfigMap).Data[clientCAKey]
+		}
+		first := published()
+		delete(objects.all, trustName)
+		time.Sleep(trustEvery)
+		synctest.Wait()
+		if got := published(); first == "" || got != first {
+			t.Errorf("after its deletion: got %q, want what was published before, %q", got, first)
+		}
+		renew()
+		time.Sleep(trustEvery)
+		synctest.Wait()
+		if got := published(); !strings.Contains(got, string(authorities)) {
+			t.Errorf("after a renewal: got %q, want the new authority in it", got)
 		}
 		stop()
 		s.Running.Wait()

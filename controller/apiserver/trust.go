@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/builtin/bootstrap"
+	"github.com/apikeel/kelson/internal/clock"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -77,7 +78,33 @@ func (t *Trust) data() (map[string]string, error) {
 	return data, nil
 }
 
-// EnsureTrust publishes who vouches for users, and who may speak for them.
+// trustEvery is how often it is looked whether the ConfigMap is missing or out of date, as
+// in kube-apiserver.
+const trustEvery = time.Minute
+
+// StartTrust publishes who vouches for users, and who may speak for them, and again if that
+// is deleted or changes, until ctx ends. trust is called each time: certificates may have
+// been renewed.
+func (s *Server) StartTrust(ctx context.Context, trust func() (Trust, error)) error {
+	ensure := func() error {
+		t, err := trust()
+		if err != nil {
+			return err
+		}
+		return s.EnsureTrust(ctx, t)
+	}
+	if err := ensure(); err != nil {
+		return err
+	}
+	clock.Background(ctx, s.Running, trustEvery, func() {
+		if err := ensure(); err != nil && ctx.Err() == nil {
+			s.Logger.Warn("the authorities for API servers behind this one could not be published", "configmap", trustName, "error", err)
+		}
+	})
+	return nil
+}
+
+// EnsureTrust publishes who vouches for users, and who may speak for them, once.
 func (s *Server) EnsureTrust(ctx context.Context, trust Trust) error {
 	if err := s.EnsureNamespaces(ctx); err != nil {
 		return err
