@@ -17,9 +17,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// patience is how long something may take on a busy machine.
-const patience = 30 * time.Second
-
 func snapshot(t testing.TB, s *kelsontest.Server) *kelsontest.Snapshot {
 	t.Helper()
 	snap, err := s.Snapshot()
