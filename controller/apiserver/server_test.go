@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,12 +47,22 @@ func (s *shelf) Create(_ context.Context, obj resource.Object) error {
 	return nil
 }
 
+func (s *shelf) remove(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, name)
+}
+
 func (s *shelf) Update(ctx context.Context, namespace, name string, change func(resource.Object) error) error {
 	obj, err := s.Get(ctx, namespace, name)
 	if err != nil {
 		return err
 	}
-	return change(obj)
+	changed := obj.DeepCopyObject().(resource.Object)
+	if err := change(changed); err != nil {
+		return err
+	}
+	return s.Create(ctx, changed)
 }
 
 // A namespace that every cluster has comes back when somebody deletes it.
@@ -73,7 +84,7 @@ func TestNamespacesAreCreatedAgain(t *testing.T) {
 		}
 		const name = "kube-node-lease"
 		kept := objects.all["default"]
-		delete(objects.all, name)
+		objects.remove(name)
 		time.Sleep(namespacesEvery - time.Second)
 		synctest.Wait()
 		if objects.Has(ctx, "", name) {
@@ -96,13 +107,13 @@ func TestTrustIsPublishedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var authorities []byte
+	var authorities atomic.Pointer[[]byte]
 	renew := func() {
 		authority, err := pki.New()
 		if err != nil {
 			t.Fatal(err)
 		}
-		authorities = authority.CertificatePEM()
+		authorities.Store(new(authority.CertificatePEM()))
 	}
 	renew()
 	synctest.Test(t, func(t *testing.T) {
@@ -113,7 +124,7 @@ func TestTrustIsPublishedAgain(t *testing.T) {
 			Running: new(sync.WaitGroup), Logger: slog.New(slog.DiscardHandler),
 		}
 		ctx, stop := context.WithCancel(t.Context())
-		if err := s.StartTrust(ctx, func() (Trust, error) { return Trust{Clients: authorities}, nil }); err != nil {
+		if err := s.StartTrust(ctx, func() (Trust, error) { return Trust{Clients: *authorities.Load()}, nil }); err != nil {
 			t.Fatal(err)
 		}
 		published := func() string {
@@ -124,7 +135,7 @@ func TestTrustIsPublishedAgain(t *testing.T) {
 			return obj.(*corev1.ConfigMap).Data[clientCAKey]
 		}
 		first := published()
-		delete(objects.all, trustName)
+		objects.remove(trustName)
 		time.Sleep(trustEvery)
 		synctest.Wait()
 		if got := published(); first == "" || got != first {
@@ -133,7 +144,7 @@ func TestTrustIsPublishedAgain(t *testing.T) {
 		renew()
 		time.Sleep(trustEvery)
 		synctest.Wait()
-		if got := published(); !strings.Contains(got, string(authorities)) {
+		if got := published(); !strings.Contains(got, string(*authorities.Load())) {
 			t.Errorf("after a renewal: got %q, want the new authority in it", got)
 		}
 		stop()
