@@ -54,10 +54,20 @@ func (s *scope) holdBody() error {
 // has a number of stored bytes, one after the other. The returned function gives back
 // what it holds.
 func (s *scope) holdAnswer(largest int) (release func(), err error) {
+	return s.acquireAnswer(wire.WriterSize + answerFactor*int64(largest))
+}
+
+// holdMany is holdAnswer for a response with many objects, whose stored bytes may be read
+// ahead.
+func (s *scope) holdMany(largest int) (release func(), err error) {
+	return s.acquireAnswer(wire.WriterSize + wire.AheadSize + answerFactor*int64(largest))
+}
+
+func (s *scope) acquireAnswer(bytes int64) (release func(), err error) {
 	if s.h.Memory == nil {
 		return func() {}, nil
 	}
-	return s.acquire(&s.h.Memory.Answers, wire.WriterSize+answerFactor*int64(largest))
+	return s.acquire(&s.h.Memory.Answers, bytes)
 }
 
 // acquire waits at a gate, and records how long the request holds the memory.

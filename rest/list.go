@@ -84,7 +84,7 @@ func (s *scope) convertList(p *wire.Page) error {
 // answer off: half of one must not look like a whole.
 func (s *scope) streamList(p *wire.Page) error {
 	largest := s.largest(p)
-	free, err := s.holdAnswer(largest)
+	free, err := s.holdMany(largest)
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 	case err != nil:
 		return nil, err
 	}
-	p := &wire.Page{Revision: snap.Revision, Selected: !o.labels.Empty() || !o.fields.Empty() || o.shard != nil}
+	p := &wire.Page{Revision: snap.Revision, Selected: o.selects()}
 	if o.shard != nil && s.enc.Format.Shape == wire.ShapeObject && !s.served.Unstructured {
 		p.Shard = o.shard.String() // tables, metadata alone and maps have no place for it
 	}

@@ -197,6 +197,9 @@ func (s *scope) errFieldSelector(path string) error {
 	return apierrors.NewBadRequest(fmt.Sprintf("%q is not a known field selector: only %q, %q", path, "metadata.name", "metadata.namespace"))
 }
 
+// selects reports whether selectors choose some of the objects.
+func (o *listOptions) selects() bool { return !o.labels.Empty() || !o.fields.Empty() || o.shard != nil }
+
 // match returns which records the request is about.
 func (s *scope) match(o *listOptions, prefix string) store.Match {
 	all := o.labels.Empty() && o.fields.Empty()

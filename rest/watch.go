@@ -77,6 +77,10 @@ type activeWatch struct {
 	// endInitial gives back what the initial events hold, which was waited for before the
 	// first of them was sent; nil if they are all sent.
 	endInitial func()
+	// ahead has the bytes of initial events that are out of memory; nil unless there are
+	// initial events. selected says that selectors chose them.
+	ahead    *wire.ReadAhead
+	selected bool
 }
 
 // run waits for events and sends them, until the watch is over.
@@ -110,6 +114,10 @@ func (v *activeWatch) close() {
 
 // freeInitial gives back what the initial events hold.
 func (v *activeWatch) freeInitial() {
+	if v.ahead != nil {
+		v.ahead.Done()
+		v.ahead = nil
+	}
 	if v.endInitial != nil {
 		v.endInitial()
 		v.endInitial = nil
@@ -160,10 +168,10 @@ func (s *scope) beginWatch() (*activeWatch, error) {
 	case err != nil:
 		return nil, err
 	}
-	v := &activeWatch{events: w, bookmarks: o.bookmarks, sync: o.initialEvents != nil && *o.initialEvents}
+	v := &activeWatch{events: w, bookmarks: o.bookmarks, sync: o.initialEvents != nil && *o.initialEvents, selected: o.selects()}
 	if !w.Synced() {
 		// A client that has to wait too long is refused now: later it would have a part.
-		if v.endInitial, err = s.holdAnswer(s.objects.Largest()); err != nil {
+		if v.endInitial, err = s.holdMany(s.objects.Largest()); err != nil {
 			w.Close()
 			return nil, err
 		}
@@ -218,8 +226,9 @@ func (v *activeWatch) sendReady() bool {
 		return false
 	}
 	defer free()
-	for _, ev := range events {
-		if err := v.event(eventType(ev.Type), ev.Record); err != nil {
+	record := v.readAhead(events)
+	for i, ev := range events {
+		if err := v.event(eventType(ev.Type), record(i)); err != nil {
 			v.error(v.s.translate(err))
 			v.send()
 			return false
@@ -244,6 +253,24 @@ func (v *activeWatch) sendReady() bool {
 		v.s.req.Started()
 	}
 	return true
+}
+
+// readAhead returns a function that returns the record of an event by its index. Bytes of
+// initial events that are out of memory are read many at a time.
+func (v *activeWatch) readAhead(events []store.Event) func(i int) *store.Record {
+	if v.endInitial == nil {
+		return func(i int) *store.Record { return events[i].Record }
+	}
+	p := &wire.Page{Revision: v.events.Revision(), Selected: v.selected, Records: make([]*store.Record, len(events))}
+	for i, ev := range events {
+		p.Records[i] = ev.Record
+	}
+	if v.ahead == nil {
+		v.ahead = v.s.enc.ReadAhead(p)
+	} else {
+		v.ahead.Reset(p)
+	}
+	return v.ahead.Record
 }
 
 // holdEvents waits until events may be encoded and written, if one of them is large or

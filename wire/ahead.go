@@ -1,12 +1,14 @@
 package wire
 
-// readAhead gives the records of a list with their stored bytes. Where most of those are
+import "unsafe"
+
+// ReadAhead gives the records of a list with their stored bytes. Where most of those are
 // out of memory, it reads the bytes of many records by one scan, into a buffer that is
 // used again for the next ones: a read of its own for each would cost ten times as much,
 // and to keep the bytes would cost their size in memory for what is most likely read once.
 //
 // It is for one goroutine, and for records that follow each other in storage.
-type readAhead struct {
+type ReadAhead struct {
 	records  []*Record
 	revision int64      // of the list
 	needless EncodingID // records that have this encoding need no bytes
@@ -18,7 +20,7 @@ type readAhead struct {
 	buf      []byte
 }
 
-// ownRecord is a copy of a record with bytes that only its readAhead has. Its encodings
+// ownRecord is a copy of a record with bytes that only its ReadAhead has. Its encodings
 // are its own, too, as they may be parts of those bytes; the others are kept with the
 // record when the block is done.
 type ownRecord struct {
@@ -30,26 +32,38 @@ type ownRecord struct {
 }
 
 const (
-	// aheadBytes is how many stored bytes are read by one scan, but for the last record,
-	// aheadRecords of how many records.
-	aheadBytes, aheadRecords = 256 << 10, 512
+	// aheadBytes is how many stored bytes are read by one scan at most, aheadRecords of how
+	// many records.
+	aheadBytes, aheadRecords = 256 << 10, 256
 	// minAhead is how many records are worth a scan.
 	minAhead = 8
 )
 
-// newReadAhead returns a readAhead for the records of a page, which are going to be
-// encoded as id.
-func (p *Page) newReadAhead(id EncodingID) *readAhead {
-	a := &readAhead{records: p.Records, revision: p.Revision, needless: id}
-	if p.Selected {
-		a.to = len(p.Records) // others are between them: each is read on its own
+// AheadSize is how many bytes of memory a ReadAhead takes at most.
+const AheadSize = aheadBytes + aheadRecords*int64(unsafe.Sizeof(ownRecord{}))
+
+// ReadAhead returns a ReadAhead of the records of a page, for encoding them.
+func (e *Encoder) ReadAhead(p *Page) *ReadAhead {
+	a := &ReadAhead{needless: noEncoding} // the row of a table is made of several
+	if e.Format.Shape != ShapeTable {
+		a.needless = e.id(e.itemEncoding())
 	}
+	a.Reset(p)
 	return a
 }
 
-// record returns the record with an index, which are asked for in their order. It is valid
+// Reset begins with another page.
+func (a *ReadAhead) Reset(p *Page) {
+	a.Done()
+	a.records, a.revision, a.from, a.to = p.Records, p.Revision, 0, 0
+	if p.Selected {
+		a.to = len(p.Records) // others are between them: each is read on its own
+	}
+}
+
+// Record returns the record with an index, which are asked for in their order. It is valid
 // until the next call.
-func (a *readAhead) record(i int) *Record {
+func (a *ReadAhead) Record(i int) *Record {
 	if i < a.from || i >= a.to {
 		a.advance(i)
 	}
@@ -59,9 +73,9 @@ func (a *readAhead) record(i int) *Record {
 	return a.records[i]
 }
 
-// done ends the block: encodings that were made of it, and are not parts of its bytes, are
+// Done ends the block: encodings that were made of it, and are not parts of its bytes, are
 // kept with their records.
-func (a *readAhead) done() {
+func (a *ReadAhead) Done() {
 	if !a.read {
 		return
 	}
@@ -84,20 +98,25 @@ func (a *readAhead) done() {
 }
 
 // advance makes a block of the records from an index on.
-func (a *readAhead) advance(i int) {
-	a.done()
+func (a *ReadAhead) advance(i int) {
+	a.Done()
 	a.from, a.to = i, i
 	size, out, first, last := 0, 0, 0, 0
-	for ; a.to < len(a.records) && a.to-i < aheadRecords && size < aheadBytes; a.to++ {
+	for ; a.to < len(a.records) && a.to-i < aheadRecords; a.to++ {
 		rec := a.records[a.to]
-		if rec.value.isOut() && rec.value.cache.Scan != nil && !rec.hasEncoding(a.needless) {
-			if out++; out == 1 {
-				first = a.to
-			}
-			last = a.to
-			size += rec.StoredSize()
+		if !rec.value.isOut() || rec.value.cache.Scan == nil || rec.hasEncoding(a.needless) {
+			continue
 		}
+		if size += rec.StoredSize(); size > aheadBytes && out > 0 {
+			size -= rec.StoredSize()
+			break
+		}
+		if out++; out == 1 {
+			first = a.to
+		}
+		last = a.to
 	}
+	a.to = max(a.to, i+1)
 	if n := last - first + 1; out >= minAhead && out >= n/2 {
 		a.scan(first, n, size)
 	}
@@ -106,7 +125,7 @@ func (a *readAhead) advance(i int) {
 // scan reads the bytes of n records from an index on, of which size bytes are out of
 // memory. Records whose bytes it does not find are left as they are: who encodes them
 // reads them one by one, and gets the error.
-func (a *readAhead) scan(first, n, size int) {
+func (a *ReadAhead) scan(first, n, size int) {
 	if len(a.own) < aheadRecords {
 		a.own = make([]ownRecord, aheadRecords)
 	}

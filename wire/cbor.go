@@ -185,7 +185,7 @@ func (l *List) writeCBORItems(w *Writer) error {
 	}
 	w.Buf = appendCBORHead(w.Buf, cborArray, len(l.page.Records))
 	return l.writeItems(w, "", func(dst []byte, i int) ([]byte, error) {
-		return l.e.appendCBORItem(dst, l.ahead.record(i))
+		return l.e.appendCBORItem(dst, l.ahead.Record(i))
 	})
 }
 

@@ -180,20 +180,18 @@ type List struct {
 	meta []byte
 	size int
 
-	ahead *readAhead // of the page
+	ahead *ReadAhead // of the page
 }
 
 // PrepareList prepares a page to be written, compressed or not. What can go wrong with
 // protobuf goes wrong here, before the first byte; for other media types call Convert
 // before. The list must be released.
 func (e *Encoder) PrepareList(p *Page, gzip bool) (*List, error) {
-	l := &List{e: e, page: p}
+	l := &List{e: e, page: p, ahead: e.ReadAhead(p)}
 	if e.Format.Shape == ShapeTable {
-		l.ahead = p.newReadAhead(noEncoding) // a row is made of several
 		return l, nil
 	}
 	l.format = chunkFormat{e.id(e.itemEncoding()), e.Format.Beta, gzip}
-	l.ahead = p.newReadAhead(l.format.id)
 	if e.Chunks == nil || p.Selected || len(p.Records) < LongList {
 		l.sections = []section{{to: len(p.Records)}}
 	} else {
@@ -227,7 +225,7 @@ func (e *Encoder) itemEncoding() encodingKind {
 
 // Release must be called when the list is written, or will not be.
 func (l *List) Release() {
-	l.ahead.done()
+	l.ahead.Done()
 	if l.e.Chunks != nil {
 		l.e.Chunks.release(l.sections)
 	}
@@ -318,11 +316,11 @@ func (l *List) writeJSON(w *Writer) error {
 func (l *List) writeJSONItems(w *Writer) error {
 	if l.e.Format.Shape == ShapeMetadata {
 		return l.writeItems(w, ",", func(dst []byte, i int) ([]byte, error) {
-			return l.e.appendMetadata(dst, l.ahead.record(i))
+			return l.e.appendMetadata(dst, l.ahead.Record(i))
 		})
 	}
 	return l.writeItems(w, ",", func(dst []byte, i int) ([]byte, error) {
-		return l.e.appendJSON(dst, l.ahead.record(i), true)
+		return l.e.appendJSON(dst, l.ahead.Record(i), true)
 	})
 }
 
@@ -348,7 +346,7 @@ func (l *List) measure() (err error) {
 		for i := sec.from; i < sec.to; i++ {
 			rec := l.page.Records[i]
 			if rec.layout() == 0 || l.e.Format.Shape == ShapeMetadata {
-				rec = l.ahead.record(i)
+				rec = l.ahead.Record(i)
 			}
 			size, err := l.e.protoItemSize(rec)
 			if err != nil {
@@ -364,7 +362,7 @@ func (l *List) writeProto(w *Writer) error {
 	kind, apiVersion := l.kind()
 	w.Buf = appendField(appendEnvelopeHead(w.Buf, apiVersion, kind, l.size), listMetaField, l.meta)
 	err := l.writeItems(w, "", func(dst []byte, i int) ([]byte, error) {
-		it, err := l.e.protoItem(l.ahead.record(i))
+		it, err := l.e.protoItem(l.ahead.Record(i))
 		if err != nil {
 			return nil, err
 		}

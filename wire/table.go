@@ -209,7 +209,7 @@ func (l *List) writeTable(w *Writer) (err error) {
 		if i > 0 {
 			w.Buf = append(w.Buf, ',')
 		}
-		if w.Buf, err = e.appendRow(w.Buf, l.ahead.record(i)); err != nil {
+		if w.Buf, err = e.appendRow(w.Buf, l.ahead.Record(i)); err != nil {
 			return err
 		}
 		w.Spill()
