@@ -45,13 +45,7 @@ func (s *Store) mayGrow() error {
 
 // objectBytes returns about how many bytes of memory the objects take that cannot leave it.
 func (s *Store) objectBytes() (bytes int64) {
-	s.mu.Lock()
-	resources := make([]*Resource, 0, len(s.resources))
-	for _, r := range s.resources {
-		resources = append(resources, r)
-	}
-	s.mu.Unlock()
-	for _, r := range resources {
+	for _, r := range s.all() {
 		r.mu.Lock()
 		if r.tree != nil {
 			bytes += int64(r.tree.Len()) * objectMemory

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/apikeel/kelson/resource"
@@ -56,15 +58,16 @@ func (r *Resource) split(key string) (namespace, name string) {
 	return "", rest
 }
 
+// all returns the resources that somebody has used.
+func (s *Store) all() []*Resource {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.resources))
+}
+
 // eachRecord calls f for all records in the caches.
 func (s *Store) eachRecord(f func(*Record)) {
-	s.mu.Lock()
-	resources := make([]*Resource, 0, len(s.resources))
-	for _, r := range s.resources {
-		resources = append(resources, r)
-	}
-	s.mu.Unlock()
-	for _, r := range resources {
+	for _, r := range s.all() {
 		if s := r.snap(); s != nil {
 			s.Range(r.prefix, "", func(rec *Record) bool {
 				f(rec)

@@ -41,13 +41,8 @@ type CacheStats struct {
 
 // Caches calls yield for each resource of this store that has been loaded.
 func (s *Store) Caches(yield func(def *resource.Definition, c CacheStats)) {
-	s.mu.Lock()
-	all, revision := make([]*Resource, 0, len(s.resources)), s.position.Load()
-	for _, r := range s.resources {
-		all = append(all, r)
-	}
-	s.mu.Unlock()
-	for _, r := range all {
+	revision := s.position.Load()
+	for _, r := range s.all() {
 		r.mu.Lock()
 		c := CacheStats{
 			Received: r.counts.received, Loads: r.counts.loads, Initial: r.counts.initial.Load(),

@@ -26,6 +26,16 @@ type shelf struct {
 	all map[string]resource.Object
 }
 
+// newServer returns a Server with its objects.
+func newServer(catalog *resource.Catalog) (*shelf, *Server) {
+	objects := &shelf{all: map[string]resource.Object{}}
+	return objects, &Server{
+		Catalog: func() *resource.Catalog { return catalog },
+		Objects: func(_, _, _ string) resource.Objects { return objects },
+		Running: new(sync.WaitGroup), Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
 func (s *shelf) Get(_ context.Context, _, name string) (resource.Object, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,12 +82,7 @@ func TestNamespacesAreCreatedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		objects := &shelf{all: map[string]resource.Object{}}
-		s := &Server{
-			Catalog: func() *resource.Catalog { return catalog },
-			Objects: func(_, _, _ string) resource.Objects { return objects },
-			Running: new(sync.WaitGroup), Logger: slog.New(slog.DiscardHandler),
-		}
+		objects, s := newServer(catalog)
 		ctx, stop := context.WithCancel(t.Context())
 		if err := s.StartNamespaces(ctx); err != nil {
 			t.Fatal(err)
@@ -117,12 +122,7 @@ func TestTrustIsPublishedAgain(t *testing.T) {
 	}
 	renew()
 	synctest.Test(t, func(t *testing.T) {
-		objects := &shelf{all: map[string]resource.Object{}}
-		s := &Server{
-			Catalog: func() *resource.Catalog { return catalog },
-			Objects: func(_, _, _ string) resource.Objects { return objects },
-			Running: new(sync.WaitGroup), Logger: slog.New(slog.DiscardHandler),
-		}
+		objects, s := newServer(catalog)
 		ctx, stop := context.WithCancel(t.Context())
 		if err := s.StartTrust(ctx, func() (Trust, error) { return Trust{Clients: *authorities.Load()}, nil }); err != nil {
 			t.Fatal(err)
