@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"sync"
@@ -91,5 +92,22 @@ func TestNativeHistogramsWhileObserving(t *testing.T) {
 		if uint64(count) != got.GetSampleCount() || got.Bucket[1].GetCumulativeCount() > got.GetSampleCount() {
 			t.Fatalf("%d values are in native buckets, %d in ordinary ones, of %d", count, got.Bucket[1].GetCumulativeCount(), got.GetSampleCount())
 		}
+	}
+}
+
+// BenchmarkObserve counts values in one histogram from all processors, with and without
+// its native form.
+func BenchmarkObserve(b *testing.B) {
+	for _, native := range []bool{false, true} {
+		b.Run(fmt.Sprintf("native=%v", native), func(b *testing.B) {
+			r := New()
+			r.NativeHistograms = native
+			h := r.Histograms("h", "help", prometheus.DefBuckets, "l").WithLabelValues("x")
+			b.RunParallel(func(pb *testing.PB) {
+				for i := 0; pb.Next(); i++ {
+					h.Observe(float64(i%50+1) / 1000)
+				}
+			})
+		})
 	}
 }
