@@ -52,7 +52,7 @@ func (p *part) record(kv *storage.KeyValue) (*wire.Record, error) {
 	}
 	rec := wire.Record{Key: kv.Key, Revision: kv.ModRevision}
 	rec.Namespace, rec.Name = p.split(kv.Key)
-	return wire.NewRecord(rec, stored, obj.GetLabels(), fields, nil, nil), nil
+	return wire.NewRecord(rec, stored, wire.LabelPairs(obj.GetLabels()), fields, nil, nil), nil
 }
 
 // object is an object of the past in JSON, in the version that was asked for.

@@ -72,10 +72,10 @@ func (r *Resource) newIndex(by Attribute) *index {
 
 // place returns a record with which the records with a value, from a key on, are found.
 func (r *Resource) place(by Attribute, value, key string) *Record {
-	var labels map[string]string
+	var labels []string
 	fields := make([]string, len(r.def.Fields))
 	if by.Label != "" {
-		labels = map[string]string{by.Label: value}
+		labels = []string{by.Label, value}
 	}
 	for i := range r.def.Fields {
 		if r.def.Fields[i].Path == by.Field {

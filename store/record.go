@@ -18,7 +18,7 @@ func (r *Resource) Fields(record *Record) wire.Fields { return record.Fields(r.d
 // newRecord extracts what selectors need from an object. obj may be nil, then
 // it is decoded from the stored bytes.
 func (r *Resource) newRecord(key string, revision int64, stored []byte, obj resource.Object) (*Record, error) {
-	var labels map[string]string
+	var labels []string
 	known := false
 	if r.def.ReadDefaults {
 		obj = nil // selectors see what readers see
@@ -33,13 +33,16 @@ func (r *Resource) newRecord(key string, revision int64, stored []byte, obj reso
 		}
 	}
 	if !known {
-		labels = obj.GetLabels()
+		labels = wire.LabelPairs(obj.GetLabels())
 	}
 	var fields []string
 	if n := len(r.def.Fields); n > 0 {
 		fields = make([]string, n)
 		for i := range r.def.Fields {
 			fields[i] = r.def.Fields[i].Get(obj)
+			if revision == 0 { // the object was sent: its strings are parts of the request's body
+				fields[i] = strings.Clone(fields[i])
+			}
 		}
 	}
 	namespace, name := r.split(key)

@@ -366,3 +366,26 @@ func BenchmarkUpdate(b *testing.B) {
 		update(b, r, "p", func(p *corev1.Pod) { p.Spec.NodeName = strconv.Itoa(i) })
 	}
 }
+
+// BenchmarkLoad is filling the cache with objects that have labels and no selectable
+// fields, for each object.
+func BenchmarkLoad(b *testing.B) {
+	s, _ := openStore(b)
+	def := podDefinition()
+	def.Fields = nil
+	r := s.Resource(def)
+	const objects = 10_000
+	for i := range objects {
+		mustCreate(b, r, newPod(fmt.Sprint("p", i), "n1", "app", fmt.Sprint(i%100), "tier", "web"))
+	}
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if i%objects != 0 {
+			continue
+		}
+		r.reset()
+		if err := r.load(context.Background()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

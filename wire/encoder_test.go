@@ -242,7 +242,7 @@ func writtenRecord(tb testing.TB, s *resource.Served, revision int64) *Record {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	rec := NewRecord(Record{Key: "/pods/a", Name: pod.Name}, stored, pod.Labels, []string{"x"}, nil, nil)
+	rec := NewRecord(Record{Key: "/pods/a", Name: pod.Name}, stored, LabelPairs(pod.Labels), []string{"x"}, nil, nil)
 	return rec.Committed(revision, stored)
 }
 

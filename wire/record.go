@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"slices"
 	"strings"
 	"unique"
 
@@ -40,29 +41,40 @@ func (r *Record) LetGo(from *ValueCache) {
 	r.value = &value{size: int32(r.value.len()), revision: r.Revision, cache: from}
 }
 
-// NewRecord returns a record with its stored bytes, labels, and the values of the
-// definition's selectable fields. What it keeps in memory counts in the budgets, which
-// may be nil.
-func NewRecord(rec Record, stored []byte, labels map[string]string, fields []string, budget *EncodingBudget, values *ValueCache) *Record {
-	rec.value, rec.encodings = newValue(stored, rec.Revision, values), &encodings{budget: budget}
-	rec.attributes, rec.fields = fields, len(fields)
-	if len(labels) > 0 {
-		rec.attributes = make([]string, len(fields), len(fields)+2*len(labels))
-		copy(rec.attributes, fields)
-		for k, v := range labels {
-			rec.attributes = append(rec.attributes, unique.Make(k).Value(), v)
-		}
+// NewRecord returns a record with its stored bytes, its labels (key, value, key, value…),
+// and the values of the definition's selectable fields. What it keeps in memory counts in
+// the budgets, which may be nil.
+func NewRecord(rec Record, stored []byte, labels, fields []string, budget *EncodingBudget, values *ValueCache) *Record {
+	// There may be a million of them: one allocation, not three.
+	all := &struct {
+		Record
+		value     value
+		encodings encodings
+	}{Record: rec}
+	all.value.init(stored, rec.Revision, values)
+	all.encodings.budget = budget
+	all.Record.value, all.Record.encodings = &all.value, &all.encodings
+	all.attributes, all.fields = labels, len(fields)
+	if len(fields) > 0 {
+		all.attributes = slices.Concat(fields, labels)
 	}
 	if rec.Revision == 0 {
-		rec.written = true
-		// Strings of an object that was sent are parts of the request's body.
-		for i, s := range rec.attributes {
-			if i < rec.fields || (i-rec.fields)%2 == 1 {
-				rec.attributes[i] = strings.Clone(s)
-			}
-		}
+		all.written = true
 	}
-	return &rec
+	return &all.Record
+}
+
+// LabelPairs returns labels as NewRecord wants them. The values are copied: those of an
+// object that was sent are parts of the request's body.
+func LabelPairs(labels map[string]string) []string {
+	if len(labels) == 0 {
+		return nil
+	}
+	pairs := make([]string, 0, 2*len(labels))
+	for key, value := range labels {
+		pairs = append(pairs, unique.Make(key).Value(), strings.Clone(value))
+	}
+	return pairs
 }
 
 // Stored returns the object as it is in storage, without a resourceVersion. The bytes

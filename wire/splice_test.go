@@ -219,6 +219,16 @@ func BenchmarkMetadataJSON(b *testing.B) {
 	}
 }
 
+// storedLabels is StoredLabels as a map.
+func storedLabels(def *resource.Definition, stored []byte) (map[string]string, bool) {
+	pairs, ok := StoredLabels(def, stored)
+	labels := map[string]string{}
+	for pair := range slices.Chunk(pairs, 2) {
+		labels[pair[0]] = pair[1]
+	}
+	return labels, ok
+}
+
 func TestStoredLabels(t *testing.T) {
 	def := &resource.Definition{Group: "example.com", Kind: "Thing", Hub: "v1", StoreJSON: true, Versions: []resource.Version{{Name: "v1"}, {Name: "v2"}}}
 	head := `{"kind":"Thing","apiVersion":"example.com/v1","metadata":`
@@ -232,7 +242,7 @@ func TestStoredLabels(t *testing.T) {
 		head + `{"labels":[]}}`:                                                  "",
 		"k8s\x00":                                                                "",
 	} {
-		labels, ok := StoredLabels(def, []byte(text))
+		labels, ok := storedLabels(def, []byte(text))
 		if got := fmt.Sprint(labels); ok != (want != "") || ok && got != want {
 			t.Errorf("%s: %s, %v", text, got, ok)
 		}
@@ -249,7 +259,7 @@ func TestStoredLabelsOfProtobuf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	labels, ok := StoredLabels(def, stored)
+	labels, ok := storedLabels(def, stored)
 	if !ok || !maps.Equal(labels, cm.Labels) {
 		t.Fatalf("got %v, %v, want %v", labels, ok, cm.Labels)
 	}
@@ -258,7 +268,7 @@ func TestStoredLabelsOfProtobuf(t *testing.T) {
 		for bit := range 8 {
 			changed := slices.Clone(stored)
 			changed[i] ^= 1 << bit
-			labels, ok := StoredLabels(def, changed)
+			labels, ok := storedLabels(def, changed)
 			obj, err := DecodeStored(def, changed)
 			if !ok || err != nil {
 				continue

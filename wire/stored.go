@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"unique"
+	"unsafe"
 
 	"github.com/apikeel/kelson/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -282,9 +285,9 @@ func storedVersion(d *resource.Definition, apiVersion, kind []byte) (*resource.V
 }
 
 // StoredLabels returns the labels of a stored object without decoding the rest of
-// it. It is false for what is neither JSON nor protobuf of the hub version, or may be
-// read otherwise than it stands there.
-func StoredLabels(def *resource.Definition, stored []byte) (map[string]string, bool) {
+// it: key, value, key, value…. It is false for what is neither JSON nor protobuf of the
+// hub version, or may be read otherwise than it stands there.
+func StoredLabels(def *resource.Definition, stored []byte) ([]string, bool) {
 	if raw, ok := storedProtoBody(def, def.HubVersion(), stored); ok {
 		return protoLabels(raw)
 	}
@@ -298,12 +301,12 @@ func StoredLabels(def *resource.Definition, stored []byte) (map[string]string, b
 	if err := json.Unmarshal(meta, &m); err != nil {
 		return nil, false
 	}
-	labels := make(map[string]string, len(m.Labels))
+	labels := make([]string, 0, 2*len(m.Labels))
 	for name, value := range m.Labels {
 		if value == nil {
 			return nil, false
 		}
-		labels[name] = *value
+		labels = append(labels, unique.Make(name).Value(), *value)
 	}
 	return labels, true
 }
@@ -316,8 +319,9 @@ const (
 )
 
 // protoLabels returns the labels of an object in protobuf. It is false if the fields of the
-// object, of its metadata or of a label are not well formed, or are there twice.
-func protoLabels(raw []byte) (labels map[string]string, ok bool) {
+// object, of its metadata or of a label are not well formed, or are there twice, or if the
+// labels are not in the order of their keys.
+func protoLabels(raw []byte) ([]string, bool) {
 	var meta []byte
 	found := 0
 	if !eachProtoField(raw, func(field uint64, value []byte) {
@@ -327,8 +331,9 @@ func protoLabels(raw []byte) (labels map[string]string, ok bool) {
 	}) || found != 1 {
 		return nil, false
 	}
-	good := true
-	ok = eachProtoField(meta, func(field uint64, entry []byte) {
+	var some [16]string
+	labels, last, good := some[:0], []byte(nil), true
+	ok := eachProtoField(meta, func(field uint64, entry []byte) {
 		if field != labelsField {
 			return
 		}
@@ -341,13 +346,12 @@ func protoLabels(raw []byte) (labels map[string]string, ok bool) {
 			case valueField:
 				value, values = text, values+1
 			}
-		}) && keys == 1 && values == 1 && good
-		if labels == nil {
-			labels = map[string]string{}
-		}
-		labels[string(key)] = string(value)
+		}) && keys == 1 && values == 1 && (len(labels) == 0 || bytes.Compare(last, key) < 0) && good
+		last = key
+		// Make copies a key that it has not seen.
+		labels = append(labels, unique.Make(unsafe.String(unsafe.SliceData(key), len(key))).Value(), string(value))
 	})
-	return labels, ok && good
+	return slices.Clone(labels), ok && good
 }
 
 // eachProtoField calls f with the fields of ProtoBytes in a protobuf message, and reports

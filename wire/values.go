@@ -23,9 +23,14 @@ type value struct {
 }
 
 func newValue(stored []byte, revision int64, cache *ValueCache) *value {
-	v := &value{size: int32(len(stored)), revision: revision, cache: cache}
-	v.first.Store(unsafe.SliceData(stored))
+	v := &value{}
+	v.init(stored, revision, cache)
 	return v
+}
+
+func (v *value) init(stored []byte, revision int64, cache *ValueCache) {
+	v.size, v.revision, v.cache = int32(len(stored)), revision, cache
+	v.first.Store(unsafe.SliceData(stored))
 }
 
 func (v *value) len() int {
