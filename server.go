@@ -333,6 +333,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.run(x, s.begin)
 }
 
+// Busy reports whether a request other than a watch is being answered. Work that can wait
+// gives way to it.
+func (s *Server) Busy() bool { return s.inFlight.Load() > s.watching.Load() }
+
 // forgetRequest excludes a request from those that shutdown waits for.
 func (s *Server) forgetRequest(x *exchange) {
 	if !x.counted {

@@ -98,6 +98,9 @@ type Manager struct {
 	// Jumps, if set, registers f to be called whenever Now has jumped, as tests
 	// make it do, until stop is called.
 	Jumps func(f func()) (stop func())
+	// Busy, if set, reports whether clients are being answered. Reading what there is at the
+	// start gives way to them, once the start does not wait for it.
+	Busy func() bool
 	// Queues returns the metrics of the queues of a controller; nil means none.
 	Queues func(controller string) QueueMetrics
 }
@@ -136,6 +139,14 @@ func Enabled(controllers []Controller, words []string) ([]Controller, error) {
 
 // maxAwaited is how many objects a start waits for.
 const maxAwaited = 20_000
+
+// The feed's reading at the start pauses while clients are answered: it looks every
+// pauseStep whether they are, and pauses for maxPause in all, so that the controllers of a
+// server that is never idle start, too.
+const (
+	pauseStep = 5 * time.Millisecond
+	maxPause  = 10 * time.Second
+)
 
 // restartAfter is the delay before controllers are restarted after an error.
 const restartAfter = 100 * time.Millisecond
@@ -209,10 +220,14 @@ func (m *Manager) run(ctx context.Context, on []Controller, ready func()) error 
 		e.Feed, e.remotes = feed, feed
 		observers = append(observers, c.Start(e))
 	}
-	told := 0
+	told, paused, synced := 0, time.Duration(0), false
 	err := feed.Follow(ctx, func(changes []Change) {
-		if told += len(changes); told >= maxAwaited {
+		synced = synced || len(changes) == 0
+		if told += len(changes); told >= maxAwaited && !synced {
 			ready()
+			for ; m.Busy != nil && m.Busy() && paused < maxPause && ctx.Err() == nil; paused += pauseStep {
+				time.Sleep(pauseStep)
+			}
 		}
 		for _, o := range observers {
 			if s, ok := o.(Starter); ok && len(changes) == 0 {

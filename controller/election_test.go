@@ -211,3 +211,45 @@ func TestStartDoesNotAwaitAll(t *testing.T) {
 		})
 	}
 }
+
+// TestStartGivesWay: what the start does not wait for is read when no client is answered,
+// but not later than maxPause if there always is one.
+func TestStartGivesWay(t *testing.T) {
+	for _, free := range []time.Duration{0, time.Second, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			var seen atomic.Int32
+			m := &Manager{
+				Feed: endless{objects: maxAwaited + 300}, Logger: slog.New(slog.DiscardHandler),
+				Client:      func(request.User) *Client { return &Client{} },
+				Controllers: []Controller{{Name: "count", Start: func(*Env) Observer { return counter{&seen} }}},
+				Busy:        func() bool { return time.Since(began) < free },
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = m.Run(ctx, func() {})
+			}()
+			check := func(after time.Duration, want int32) {
+				t.Helper()
+				time.Sleep(after - time.Since(began))
+				synctest.Wait()
+				if got := seen.Load(); got != want {
+					t.Errorf("busy for %v: %d objects seen after %v, want %d", free, got, after, want)
+				}
+			}
+			if pause := min(free, maxPause); pause > 0 {
+				check(pause-pauseStep, maxAwaited-100)
+			}
+			check(min(free, maxPause)+pauseStep, maxAwaited+300)
+			cancel()
+			<-done
+		})
+	}
+}
+
+// counter counts what it observes.
+type counter struct{ seen *atomic.Int32 }
+
+func (c counter) Observe(changes []Change) { c.seen.Add(int32(len(changes))) }

@@ -71,7 +71,7 @@ func (a *assembly) newManager() error {
 	queues := metrics.NewQueues(a.registry)
 	m := &controller.Manager{
 		Queues:      func(name string) controller.QueueMetrics { return queues.Queue(name) },
-		Controllers: a.controllers(f), Enabled: a.Controllers, Feed: f, Logger: a.Logger, Now: a.Now, Jumps: a.Jumps,
+		Controllers: a.controllers(f), Enabled: a.Controllers, Feed: f, Logger: a.Logger, Now: a.Now, Jumps: a.Jumps, Busy: a.outer.Busy,
 		Client: func(user request.User) *controller.Client {
 			return &controller.Client{Transport: a.outer.Loopback(user)}
 		},
