@@ -38,13 +38,23 @@ type Record struct {
 // LetGo drops the stored bytes of a record that nobody else has yet. They are read from
 // the cache when they are needed.
 func (r *Record) LetGo(from *ValueCache) {
-	r.value = &value{size: int32(r.value.len()), revision: r.Revision, cache: from}
+	r.value.cache = from
+	r.value.first.Store(nil)
 }
 
 // NewRecord returns a record with its stored bytes, its labels (key, value, key, value…),
 // and the values of the definition's selectable fields. What it keeps in memory counts in
 // the budgets, which may be nil.
 func NewRecord(rec Record, stored []byte, labels, fields []string, budget *EncodingBudget, values *ValueCache) *Record {
+	rec.attributes, rec.fields = labels, len(fields)
+	if len(fields) > 0 {
+		rec.attributes = slices.Concat(fields, labels)
+	}
+	if rec.Revision == 0 {
+		rec.written = true
+		rec.encodings = &encodings{budget: budget} // on their own: they outlive the record, see Committed
+		return rec.with(stored, values)
+	}
 	// There may be a million of them: one allocation, not three.
 	all := &struct {
 		Record
@@ -54,14 +64,18 @@ func NewRecord(rec Record, stored []byte, labels, fields []string, budget *Encod
 	all.value.init(stored, rec.Revision, values)
 	all.encodings.budget = budget
 	all.Record.value, all.Record.encodings = &all.value, &all.encodings
-	all.attributes, all.fields = labels, len(fields)
-	if len(fields) > 0 {
-		all.attributes = slices.Concat(fields, labels)
-	}
-	if rec.Revision == 0 {
-		all.written = true
-	}
 	return &all.Record
+}
+
+// with returns a copy of the record with other stored bytes.
+func (r *Record) with(stored []byte, values *ValueCache) *Record {
+	both := &struct {
+		Record
+		value value
+	}{Record: *r}
+	both.value.init(stored, r.Revision, values)
+	both.Record.value = &both.value
+	return &both.Record
 }
 
 // LabelPairs returns labels as NewRecord wants them. The values are copied: those of an
@@ -98,8 +112,8 @@ func (r *Record) At(revision int64) *Record {
 // the same write share the encodings.
 func (r *Record) Committed(revision int64, stored []byte) *Record {
 	rec := *r
-	rec.Revision, rec.value = revision, newValue(stored, revision, r.value.cache)
-	return &rec
+	rec.Revision = revision
+	return rec.with(stored, r.value.cache)
 }
 
 // Size is how many bytes of memory the record takes, roughly, with its stored bytes and

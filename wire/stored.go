@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"unique"
 	"unsafe"
 
@@ -351,7 +350,12 @@ func protoLabels(raw []byte) ([]string, bool) {
 		// Make copies a key that it has not seen.
 		labels = append(labels, unique.Make(unsafe.String(unsafe.SliceData(key), len(key))).Value(), string(value))
 	})
-	return slices.Clone(labels), ok && good
+	if !ok || !good || len(labels) == 0 {
+		return nil, ok && good
+	}
+	kept := make([]string, len(labels)) // unlike a clone, it leaves some on the stack
+	copy(kept, labels)
+	return kept, true
 }
 
 // eachProtoField calls f with the fields of ProtoBytes in a protobuf message, and reports

@@ -22,12 +22,6 @@ type value struct {
 	gone    bool       // no store has the record any more: the bytes are not kept again
 }
 
-func newValue(stored []byte, revision int64, cache *ValueCache) *value {
-	v := &value{}
-	v.init(stored, revision, cache)
-	return v
-}
-
 func (v *value) init(stored []byte, revision int64, cache *ValueCache) {
 	v.size, v.revision, v.cache = int32(len(stored)), revision, cache
 	v.first.Store(unsafe.SliceData(stored))
