@@ -860,6 +860,19 @@ func (c *fuzzClient) check(conn *conn) {
 	}
 }
 
+// TestNothingStartsForOneThatContinues: a handler that returns and continues makes no room
+// for a request that waits.
+func TestNothingStartsForOneThatContinues(t *testing.T) {
+	waits := &stream{}
+	c := &conn{srv: &Server{MaxStreams: 1}, handlers: 2, waiting: []*stream{waits}} // the one that continues, and the one that returns
+	if st, _ := c.next(); st != nil || c.handlers != 1 {
+		t.Errorf("beside a handler that continues another one starts: %v, %d handlers", st, c.handlers)
+	}
+	if st, wait := c.next(); st != waits || wait || c.handlers != 1 {
+		t.Errorf("after it got %v, %v, %d handlers", st, wait, c.handlers)
+	}
+}
+
 // checkEnd looks at what is left of a connection that is over.
 func (c *conn) checkEnd(t *testing.T) {
 	c.mu.Lock()

@@ -129,7 +129,8 @@ func (c *conn) serve(st *stream) {
 // next returns what a goroutine does that has served a stream: serve another, wait
 // for one, or end.
 func (c *conn) next() (st *stream, wait bool) {
-	for len(c.waiting) > 0 {
+	// There is one more handler than MaxStreams if one has returned that continues.
+	for len(c.waiting) > 0 && c.handlers <= c.srv.MaxStreams {
 		st, c.waiting = c.waiting[0], c.waiting[1:]
 		if st.closed == nil {
 			return st, false
