@@ -3,7 +3,6 @@ package metrics
 import (
 	"math"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,9 +22,8 @@ const (
 	nativeBuckets = 160
 )
 
-// sparse is the native form of a histogram. The zero value is ready to use.
+// sparse is the native form of a histogram, which guards it. The zero value is ready to use.
 type sparse struct {
-	mu                 sync.Mutex
 	merges             int32 // how often buckets were merged: the schema is finestSchema less this
 	zero               uint64
 	positive, negative []sparseBucket // by index
@@ -39,8 +37,6 @@ type sparseBucket struct {
 }
 
 func (s *sparse) observe(value float64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	buckets, size := &s.positive, value
 	if value < 0 {
 		buckets, size = &s.negative, -value
@@ -79,10 +75,8 @@ func merge(buckets []sparseBucket) []sparseBucket {
 	return merged
 }
 
-// metric returns the histogram with both forms. ordinary was read before.
+// metric returns the histogram with both forms.
 func (s *sparse) metric(ordinary prometheus.Metric, sum float64, labels []string) prometheus.Metric {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	count := s.zero
 	table := func(buckets []sparseBucket) map[int]int64 {
 		t := make(map[int]int64, len(buckets))
@@ -113,7 +107,6 @@ func (b bothForms) Write(to *dto.Metric) error {
 		return err
 	}
 	h := to.Histogram
-	h.SampleCount = native.SampleCount // which must be the sum of the native buckets
 	h.Schema, h.ZeroThreshold, h.ZeroCount = native.Schema, native.ZeroThreshold, native.ZeroCount
 	h.PositiveSpan, h.PositiveDelta = native.PositiveSpan, native.PositiveDelta
 	h.NegativeSpan, h.NegativeDelta = native.NegativeSpan, native.NegativeDelta

@@ -40,29 +40,31 @@ func TestNativeHistograms(t *testing.T) {
 		"signs":            func(i int) float64 { return float64(i%21 - 10) },
 		"none":             nil,
 	} {
-		t.Run(name, func(t *testing.T) {
-			r := New()
-			r.NativeHistograms = true
-			ours := r.Histograms("took_seconds", "[ALPHA] Time.", []float64{0.1, 1}).WithLabelValues()
-			other := prometheus.NewHistogram(prometheus.HistogramOpts{
-				Name: "took_seconds", Help: "[ALPHA] Time.", Buckets: []float64{0.1, 1}, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: nativeBuckets,
+		for _, n := range []int{1, 7, 8, 3000} { // few values are kept as they are
+			t.Run(fmt.Sprintf("%d %s", n, name), func(t *testing.T) {
+				r := New()
+				r.NativeHistograms = true
+				ours := r.Histograms("took_seconds", "[ALPHA] Time.", []float64{0.1, 1}).WithLabelValues()
+				other := prometheus.NewHistogram(prometheus.HistogramOpts{
+					Name: "took_seconds", Help: "[ALPHA] Time.", Buckets: []float64{0.1, 1}, NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: nativeBuckets,
+				})
+				theirs := prometheus.NewRegistry()
+				theirs.MustRegister(other)
+				for i := 0; values != nil && i < n; i++ {
+					v := values(i)
+					ours.Observe(v)
+					other.Observe(v)
+				}
+				got, want := observed(t, r), observed(t, theirs)
+				want.CreatedTimestamp = nil
+				if math.Abs(got.GetSampleSum()-want.GetSampleSum()) <= 1e-9*math.Abs(want.GetSampleSum()) {
+					got.SampleSum = want.SampleSum // they add in another order
+				}
+				if !proto.Equal(got, want) {
+					t.Errorf("got  %v\nwant %v", got, want)
+				}
 			})
-			theirs := prometheus.NewRegistry()
-			theirs.MustRegister(other)
-			for i := 0; values != nil && i < 3000; i++ {
-				v := values(i)
-				ours.Observe(v)
-				other.Observe(v)
-			}
-			got, want := observed(t, r), observed(t, theirs)
-			want.CreatedTimestamp = nil
-			if math.Abs(got.GetSampleSum()-want.GetSampleSum()) <= 1e-9*math.Abs(want.GetSampleSum()) {
-				got.SampleSum = want.SampleSum // they add in another order
-			}
-			if !proto.Equal(got, want) {
-				t.Errorf("got  %v\nwant %v", got, want)
-			}
-		})
+		}
 	}
 }
 

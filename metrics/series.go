@@ -256,46 +256,88 @@ type Histograms struct {
 	native bool // whether histograms have their native form too
 }
 
-// Histogram is one of Histograms.
+// Histogram is one of Histograms. It keeps its first values as they are, and has buckets
+// from then on: most series of a server that does little have few values, and buckets take
+// several hundred bytes.
 type Histogram struct {
-	of     *Histograms
-	sum    number
-	counts []atomic.Uint64 // by bucket; the last is for values above all buckets
-	native sparse          // counted if of.native
+	of  *Histograms
+	mu  sync.Mutex
+	sum float64
+	all *buckets // nil while all values are in few
+	n   int      // how many there are in few
+	few [7]float64
+}
+
+// buckets are the counts of a histogram.
+type buckets struct {
+	counts []uint64 // the last is for values above all limits
+	native sparse   // counted if Histograms.native
 }
 
 // WithLabelValues returns the histogram with these values of the labels.
 func (h *Histograms) WithLabelValues(labels ...string) *Histogram {
-	return h.find(labels, func() *Histogram { return &Histogram{of: h, counts: make([]atomic.Uint64, len(h.buckets)+1)} })
+	return h.find(labels, func() *Histogram { return &Histogram{of: h} })
 }
 
 // Observe counts a value.
 func (h *Histogram) Observe(value float64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sum += value
+	if h.all == nil {
+		if h.n < len(h.few) {
+			h.few[h.n] = value
+			h.n++
+			return
+		}
+		h.all = h.count()
+	}
+	h.of.count(h.all, value)
+}
+
+// count returns buckets of the values in few.
+func (h *Histogram) count() *buckets {
+	b := &buckets{counts: make([]uint64, len(h.of.buckets)+1)}
+	for _, value := range h.few[:h.n] {
+		h.of.count(b, value)
+	}
+	return b
+}
+
+// count counts a value in its bucket.
+func (h *Histograms) count(b *buckets, value float64) {
 	i := 0
-	for i < len(h.of.buckets) && value > h.of.buckets[i] {
+	for i < len(h.buckets) && value > h.buckets[i] {
 		i++
 	}
-	if h.of.native {
-		h.native.observe(value) // first, so that it never has fewer values than the buckets
+	b.counts[i]++
+	if h.native {
+		b.native.observe(value)
 	}
-	h.sum.add(value)
-	h.counts[i].Add(1)
+}
+
+// metric returns the histogram as it is now.
+func (h *Histogram) metric(desc *prometheus.Desc, labels []string) prometheus.Metric {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	b := h.all
+	if b == nil {
+		b = h.count()
+	}
+	var count uint64
+	upTo := make(map[float64]uint64, len(h.of.buckets))
+	for i, limit := range h.of.buckets {
+		count += b.counts[i]
+		upTo[limit] = count
+	}
+	count += b.counts[len(h.of.buckets)]
+	metric := prometheus.MustNewConstHistogram(desc, count, h.sum, upTo, labels...)
+	if h.of.native {
+		metric = b.native.metric(metric, h.sum, labels)
+	}
+	return metric
 }
 
 func (h *Histograms) collect(to chan<- prometheus.Metric) {
-	h.each(func(desc *prometheus.Desc, s *Histogram, labels []string) {
-		var count uint64
-		buckets := make(map[float64]uint64, len(h.buckets))
-		for i, limit := range h.buckets {
-			count += s.counts[i].Load()
-			buckets[limit] = count
-		}
-		count += s.counts[len(h.buckets)].Load()
-		sum := s.sum.load()
-		metric := prometheus.MustNewConstHistogram(desc, count, sum, buckets, labels...)
-		if h.native {
-			metric = s.native.metric(metric, sum, labels)
-		}
-		to <- metric
-	})
+	h.each(func(desc *prometheus.Desc, s *Histogram, labels []string) { to <- s.metric(desc, labels) })
 }
