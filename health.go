@@ -93,7 +93,7 @@ func (s *Server) installHealth() error {
 		}
 		seen[check.Name] = true
 	}
-	s.healthChecks = checks
+	s.healthChecks = slices.Clone(checks) // without the room that appending has left
 	for i, name := range endpointNames {
 		s.paths["/"+name] = s.health(name, 1<<i)
 	}
@@ -181,6 +181,20 @@ func (s *Server) runChecks(ctx context.Context, endpoint Endpoints, excluded map
 	}
 	running.Wait()
 	return failed
+}
+
+// Ready runs the checks of /readyz, and returns why those that fail do.
+func (s *Server) Ready(ctx context.Context) error {
+	failed := s.runChecks(ctx, Readyz, nil)
+	if len(failed) == 0 {
+		s.signal(&s.signals.HasBeenReady)
+		return nil
+	}
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(failed)) {
+		errs = append(errs, fmt.Errorf("%s: %w", name, failed[name]))
+	}
+	return errors.Join(errs...)
 }
 
 // health answers a request for all checks.

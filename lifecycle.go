@@ -20,7 +20,7 @@ type Signals struct {
 	// MuxAndDiscoveryComplete: the post-start hooks are done; from now on an unknown
 	// path is 404.
 	MuxAndDiscoveryComplete Signal
-	// HasBeenReady: /readyz has succeeded once.
+	// HasBeenReady: /readyz, or Ready, has succeeded once.
 	HasBeenReady Signal
 	// ShutdownInitiated: the server was told to stop, and is no longer ready.
 	ShutdownInitiated Signal

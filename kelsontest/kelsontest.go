@@ -28,9 +28,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"sync"
 	"testing"
@@ -40,7 +38,6 @@ import (
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/pki"
-	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/storage"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
@@ -193,28 +190,14 @@ func (s *Server) waitReady(ctx context.Context) error {
 	case <-s.server.Signals().ShutdownInitiated.Happened():
 	case <-time.After(startTimeout):
 	}
-	transport := s.server.Loopback(request.User{Name: pki.AdminUser, Groups: []string{pki.AdminGroup}}) // without a handshake
 	return poll(ctx, func(ctx context.Context) error {
 		select {
 		case err := <-s.ended:
 			s.ended <- nil
 			return fatal{fmt.Errorf("the server has ended: %w", err)}
 		default:
+			return s.server.Ready(ctx)
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL()+"/readyz", nil)
-		if err != nil {
-			return err
-		}
-		resp, err := transport.RoundTrip(req)
-		if err != nil {
-			return err
-		}
-		defer resp.Body.Close()
-		text, _ := io.ReadAll(resp.Body)
-		if resp.StatusCode != http.StatusOK {
-			return fmt.Errorf("%s: %s", resp.Status, text)
-		}
-		return nil
 	})
 }
 
