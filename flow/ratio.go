@@ -1,7 +1,6 @@
 package flow
 
 import (
-	"slices"
 	"sync"
 	"time"
 )
@@ -17,12 +16,13 @@ type ratio struct {
 	quotient     float64
 	at           time.Duration // time of the last update, since creation
 	now          int           // index of the current bucket
-	counts       []uint64      // nanoseconds by bucket; the last is for values above all buckets
+	here         uint64        // nanoseconds since it has been the current one
+	counts       []uint64      // nanoseconds by bucket before; the last is for values above all buckets, nil are zeros
 	sum          float64
 }
 
 func newRatio(buckets []float64) ratio {
-	return ratio{buckets: buckets, limit: 1, counts: make([]uint64, len(buckets)+1)}
+	return ratio{buckets: buckets, limit: 1}
 }
 
 // set changes the value.
@@ -43,8 +43,18 @@ func (r *ratio) setLimit(limit int, now time.Duration) {
 
 func (r *ratio) findBucket() {
 	r.quotient = r.value / r.limit
-	for r.now = 0; r.now < len(r.buckets) && r.quotient > r.buckets[r.now]; r.now++ {
+	next := 0
+	for next < len(r.buckets) && r.quotient > r.buckets[next] {
+		next++
 	}
+	if next != r.now && r.here > 0 {
+		if r.counts == nil {
+			r.counts = make([]uint64, len(r.buckets)+1)
+		}
+		r.counts[r.now] += r.here
+		r.here = 0
+	}
+	r.now = next
 }
 
 func (r *ratio) advance(now time.Duration) {
@@ -53,7 +63,7 @@ func (r *ratio) advance(now time.Duration) {
 		return
 	}
 	r.at = now
-	r.counts[r.now] += uint64(passed)
+	r.here += uint64(passed)
 	r.sum += float64(passed) * r.quotient
 }
 
@@ -67,7 +77,10 @@ type Histogram struct {
 
 func (r *ratio) histogram(now time.Duration) Histogram {
 	r.advance(now)
-	return Histogram{Buckets: r.buckets, Counts: slices.Clone(r.counts), Sum: r.sum}
+	counts := make([]uint64, len(r.buckets)+1)
+	copy(counts, r.counts)
+	counts[r.now] += r.here
+	return Histogram{Buckets: r.buckets, Counts: counts, Sum: r.sum}
 }
 
 // ratios are the histograms of a level.

@@ -68,10 +68,7 @@ const (
 )
 
 func newResource(s *Store, def *resource.Definition, prefix string) *Resource {
-	return &Resource{
-		store: s, def: def, prefix: prefix, log: newEventLog(s.values), acknowledged: new(atomic.Int64),
-		loading: newTurn(), reading: newTurn(),
-	}
+	return &Resource{store: s, def: def, prefix: prefix, log: newEventLog(s.values), acknowledged: new(atomic.Int64)}
 }
 
 // Definition returns what the objects are.

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/apikeel/kelson/metrics/measure"
@@ -93,7 +94,7 @@ func (r *Resource) loadBeside(ctx context.Context) bool {
 	if r.store.values == nil {
 		return false
 	}
-	if r.loadsLong.Load() || len(r.loading) == 0 && r.gets.Add(1) <= fewGets {
+	if r.loadsLong.Load() || !r.loading.isHeld() && r.gets.Add(1) <= fewGets {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, loadPatience)
@@ -130,18 +131,46 @@ func (r *Resource) known(kv *storage.KeyValue) *Record {
 	return nil
 }
 
-// turn is a mutex whose Lock can be canceled. Its zero value is not usable.
-type turn chan struct{}
+// turn is a mutex whose Lock can be canceled. Its zero value is free.
+type turn struct {
+	mu    sync.Mutex
+	held  bool
+	freed chan struct{} // closed when it is next unlocked; nil if nobody waits
+}
 
-func newTurn() turn { return make(turn, 1) }
-
-func (t turn) lock(ctx context.Context) error {
-	select {
-	case t <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+func (t *turn) lock(ctx context.Context) error {
+	for {
+		t.mu.Lock()
+		if !t.held {
+			t.held = true
+			t.mu.Unlock()
+			return nil
+		}
+		if t.freed == nil {
+			t.freed = make(chan struct{})
+		}
+		freed := t.freed
+		t.mu.Unlock()
+		select {
+		case <-freed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 }
 
-func (t turn) unlock() { <-t }
+func (t *turn) isHeld() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.held
+}
+
+func (t *turn) unlock() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held = false
+	if t.freed != nil {
+		close(t.freed)
+		t.freed = nil
+	}
+}

@@ -43,7 +43,7 @@ type eventLog struct {
 	// since: every event with a greater revision is in the log.
 	since int64
 	last  int64 // revision of the newest event, or since
-	// changed is closed when there is something new.
+	// changed is closed when there is something new; nil if nobody waits for that.
 	changed chan struct{}
 	// waiting are the channels of those who wait for several logs at once; each has
 	// room for one signal.
@@ -58,7 +58,7 @@ type eventLog struct {
 }
 
 func newEventLog(values *wire.ValueCache) *eventLog {
-	return &eventLog{values: values, changed: make(chan struct{})}
+	return &eventLog{values: values}
 }
 
 func (l *eventLog) reset(revision int64) {
@@ -176,8 +176,10 @@ func (e *logEntry) release(values *wire.ValueCache) {
 }
 
 func (l *eventLog) wake() {
-	close(l.changed)
-	l.changed = make(chan struct{})
+	if l.changed != nil {
+		close(l.changed)
+		l.changed = nil
+	}
 	l.wakeTopics()
 	for c := range l.waiting {
 		select {
@@ -379,9 +381,13 @@ func (w *Watcher) Poll(ctx context.Context) (events []Event, more <-chan struct{
 			w.revision = max(w.revision, entries[n-1].revision)
 		}
 	} else {
-		more = l.changed
 		if w.topic != nil {
 			more = w.topic.changed
+		} else {
+			if l.changed == nil {
+				l.changed = make(chan struct{})
+			}
+			more = l.changed
 		}
 		w.revision = max(w.revision, position)
 	}
