@@ -13,8 +13,8 @@ import (
 // immutable.
 type Kind struct {
 	Group, Version, Resource, Kind string
-	Namespaced                     bool
 	Verbs                          []string
+	Namespaced                     bool
 	// Remote says that an aggregated server stores the objects. The feed may be
 	// behind for them.
 	Remote bool

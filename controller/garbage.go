@@ -252,6 +252,9 @@ var errUnresolvable = errors.New("the reference cannot be resolved")
 func (g *garbage) standing(ctx context.Context, n *node, ref *metav1.OwnerReference) (standing, error) {
 	kind, ok := g.Feed.Find(ref.APIVersion, ref.Kind)
 	if !ok {
+		if is, ok := g.graph.standing(n, ref); ok && is == absent {
+			return absent, nil // it went with the definition of its kind
+		}
 		return solid, fmt.Errorf("%w: %s in version %s", errUnknown, ref.Kind, ref.APIVersion)
 	}
 	if kind.Namespaced && n.namespace == "" {

@@ -36,7 +36,9 @@ type Feed struct {
 
 	mu    sync.Mutex
 	kinds *kinds
-	wake  map[int]context.CancelFunc // ends the wait for changes in a place
+	wake  map[int]context.CancelFunc // ends the wait for changes in a place; nil while nobody follows
+	// removed are kinds that the catalog had, and that follow has to know of.
+	removed map[location]*controller.Kind
 }
 
 var _ controller.Feed = (*Feed)(nil)
@@ -62,8 +64,9 @@ func (f *Feed) current() *kinds {
 	if f.kinds != nil && f.kinds.catalog == catalog {
 		return f.kinds
 	}
-	k := &kinds{catalog: catalog, prefixes: map[location]*controller.Kind{}}
-	for _, def := range catalog.Definitions() {
+	definitions := catalog.Definitions()
+	k := &kinds{catalog: catalog, all: make([]*controller.Kind, 0, len(definitions)), prefixes: map[location]*controller.Kind{}}
+	for _, def := range definitions {
 		version := preferred(def)
 		if version == nil || def.Virtual() || def.CreateOn != "" {
 			continue
@@ -74,6 +77,13 @@ func (f *Feed) current() *kinds {
 		}
 		k.all = append(k.all, kind)
 		k.prefixes[f.locate(def)] = kind
+	}
+	if f.wake != nil && f.kinds != nil {
+		for at, kind := range f.kinds.prefixes {
+			if k.prefixes[at] == nil {
+				f.removed[at] = kind
+			}
+		}
 	}
 	f.kinds = k
 	return k
@@ -149,6 +159,7 @@ func (f *Feed) Holds(ctx context.Context, kind *controller.Kind, namespace strin
 // CatalogChanged has the feed look at the catalog again: objects of kinds that were
 // not known may be there already.
 func (f *Feed) CatalogChanged() {
+	f.current() // each catalog, also one that follow is too late for
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, wake := range f.wake {
@@ -162,6 +173,14 @@ var errLostPlace = errors.New("the last state of a deleted object is not kept")
 // Follow implements controller.Feed. Changes in one place are told in their order,
 // and those of several one at a time.
 func (f *Feed) Follow(ctx context.Context, see func([]controller.Change)) error {
+	f.mu.Lock()
+	f.wake, f.removed = map[int]context.CancelFunc{}, map[location]*controller.Kind{}
+	f.mu.Unlock()
+	defer func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.wake, f.removed = nil, nil
+	}()
 	ctx, cancel := context.WithCancel(ctx)
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -217,9 +236,17 @@ func (f *Feed) scanAll(ctx context.Context, known *kinds, place int, revision in
 
 // follow tells of changes in a place, from a position on.
 func (f *Feed) follow(ctx context.Context, place int, known *kinds, w storage.Watcher, position int64, see func([]controller.Change)) error {
+	var removed removedKinds
 	for {
 		batch, err := f.next(ctx, place, w, known)
 		if now := f.current(); now != known {
+			if f.takeRemoved(place, &removed) {
+				newest, err := f.Backends[place].Revision(ctx)
+				if err != nil {
+					return err
+				}
+				removed.until = newest
+			}
 			// Objects of a kind that is new are told as they were when what has
 			// been told so far ended.
 			for at := range now.prefixes {
@@ -237,15 +264,44 @@ func (f *Feed) follow(ctx context.Context, place int, known *kinds, w storage.Wa
 			}
 			return err
 		}
-		changes, err := known.changes(place, batch.Events)
+		changes, err := known.changes(place, batch.Events, removed.kinds)
 		if err != nil {
 			return err
 		}
 		if len(changes) > 0 {
 			see(changes)
 		}
-		position = batch.Revision
+		if position = batch.Revision; position >= removed.until {
+			removed = removedKinds{}
+		}
 	}
+}
+
+// removedKinds are kinds that are not in the catalog any more. Their last objects were
+// deleted before, but the feed may not have come to that yet: their events are told up to
+// a revision.
+type removedKinds struct {
+	kinds map[location]*controller.Kind
+	until int64
+}
+
+// takeRemoved moves the kinds of a place that were removed, and reports whether there are
+// any.
+func (f *Feed) takeRemoved(place int, to *removedKinds) (some bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for at, kind := range f.removed {
+		if at.place != place {
+			continue
+		}
+		delete(f.removed, at)
+		if to.kinds == nil {
+			to.kinds = map[location]*controller.Kind{}
+		}
+		to.kinds[at] = kind
+		some = true
+	}
+	return some
 }
 
 // next waits for changes, or for another catalog.
@@ -253,9 +309,6 @@ func (f *Feed) next(ctx context.Context, place int, w storage.Watcher, known *ki
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	f.mu.Lock()
-	if f.wake == nil {
-		f.wake = map[int]context.CancelFunc{}
-	}
 	f.wake[place] = cancel
 	if f.Catalog() != known.catalog {
 		cancel()
@@ -272,7 +325,7 @@ func (f *Feed) scan(ctx context.Context, known *kinds, at location, revision int
 		page, err := storage.Scan(ctx, f.Backends[at.place], at.prefix, opts, func(kv *storage.KeyValue) error {
 			last = kv.Key
 			// The store tells of what cannot be read.
-			if c, ok := known.change(at.place, kv.Key); ok && readMeta(kv.Value, &c.Meta) == nil {
+			if c, ok := known.change(at.place, kv.Key, nil); ok && readMeta(kv.Value, &c.Meta) == nil {
 				c.Revision = kv.ModRevision
 				changes = append(changes, c)
 			}
@@ -291,12 +344,12 @@ func (f *Feed) scan(ctx context.Context, known *kinds, at location, revision int
 	}
 }
 
-// changes are what events mean.
-func (k *kinds) changes(place int, events []storage.Event) ([]controller.Change, error) {
+// changes are what events mean, also those of kinds that were removed.
+func (k *kinds) changes(place int, events []storage.Event, removed map[location]*controller.Kind) ([]controller.Change, error) {
 	var changes []controller.Change
 	for i := range events {
 		ev := &events[i]
-		c, ok := k.change(place, ev.KV.Key)
+		c, ok := k.change(place, ev.KV.Key, removed)
 		if !ok {
 			continue
 		}
@@ -318,15 +371,16 @@ func (k *kinds) changes(place int, events []storage.Event) ([]controller.Change,
 // wanted reports whether anybody wants to know of a kind.
 func wanted(k *controller.Kind) bool { return k.Resource != "events" }
 
-// change tells which object a key is about.
-func (k *kinds) change(place int, key string) (c controller.Change, ok bool) {
+// change tells which object a key is about, which may be of a kind that was removed.
+func (k *kinds) change(place int, key string, removed map[location]*controller.Kind) (c controller.Change, ok bool) {
 	for i := len(storage.Root); ; {
 		n := strings.IndexByte(key[i:], '/')
 		if n < 0 {
 			return c, false
 		}
 		i += n + 1
-		if kind := k.prefixes[location{place, key[:i]}]; kind != nil {
+		at := location{place, key[:i]}
+		if kind := cmp.Or(k.prefixes[at], removed[at]); kind != nil {
 			c.Kind, c.Name = kind, key[i:]
 			if kind.Namespaced {
 				c.Namespace, c.Name, _ = strings.Cut(c.Name, "/")
