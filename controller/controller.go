@@ -196,11 +196,7 @@ func (m *Manager) run(ctx context.Context, on []Controller, ready func()) error 
 	if now == nil {
 		now = time.Now
 	}
-	jumps := m.Jumps
-	if jumps == nil {
-		jumps = func(func()) func() { return func() {} }
-	}
-	onJump := func(f func()) { context.AfterFunc(ctx, jumps(f)) }
+	var onJump []func()
 	var queues []func(context.Context)
 	var observers []Observer
 	env := func(name, user string) *Env {
@@ -211,7 +207,7 @@ func (m *Manager) run(ctx context.Context, on []Controller, ready func()) error 
 		return &Env{
 			measure: measure,
 			Client:  m.Client(account(user)), Log: m.Logger.With("controller", name), Now: now,
-			ctx: ctx, running: &running, onStart: func(wait func(context.Context)) { queues = append(queues, wait) }, onJump: onJump,
+			ctx: ctx, running: &running, onStart: func(wait func(context.Context)) { queues = append(queues, wait) }, onJump: func(f func()) { onJump = append(onJump, f) },
 		}
 	}
 	feed := newRemotes(env("aggregation", "generic-garbage-collector"), m.Feed)
@@ -219,6 +215,15 @@ func (m *Manager) run(ctx context.Context, on []Controller, ready func()) error 
 		e := env(c.Name, c.Account)
 		e.Feed, e.remotes = feed, feed
 		observers = append(observers, c.Start(e))
+	}
+	if m.Jumps != nil {
+		jumped := func() {
+			for _, f := range onJump {
+				f()
+			}
+		}
+		defer m.Jumps(jumped)()
+		jumped() // perhaps before that
 	}
 	told, paused, synced := 0, time.Duration(0), false
 	err := feed.Follow(ctx, func(changes []Change) {

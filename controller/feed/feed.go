@@ -45,16 +45,19 @@ var _ controller.Feed = (*Feed)(nil)
 
 // kinds are the stored resources of a catalog.
 type kinds struct {
-	catalog  *resource.Catalog
-	all      []*controller.Kind
-	prefixes map[location]*controller.Kind
+	catalog *resource.Catalog
+	all     []*controller.Kind
+	by      map[location]*controller.Kind
 }
 
 // location is where objects are.
 type location struct {
-	place  int
-	prefix string
+	place int
+	key   string // Definition.StorageKey
 }
+
+// prefix is what the keys of the objects begin with.
+func (l location) prefix() string { return storage.Root + l.key + "/" }
 
 // current returns the resources of the catalog as it is now.
 func (f *Feed) current() *kinds {
@@ -65,7 +68,7 @@ func (f *Feed) current() *kinds {
 		return f.kinds
 	}
 	definitions := catalog.Definitions()
-	k := &kinds{catalog: catalog, all: make([]*controller.Kind, 0, len(definitions)), prefixes: map[location]*controller.Kind{}}
+	k := &kinds{catalog: catalog, all: make([]*controller.Kind, 0, len(definitions)), by: map[location]*controller.Kind{}}
 	for _, def := range definitions {
 		version := preferred(def)
 		if version == nil || def.Virtual() || def.CreateOn != "" {
@@ -76,11 +79,11 @@ func (f *Feed) current() *kinds {
 			Group: group, Version: version.Name, Resource: def.Resource, Kind: def.Kind, Namespaced: def.Namespaced, Verbs: def.Verbs,
 		}
 		k.all = append(k.all, kind)
-		k.prefixes[f.locate(def)] = kind
+		k.by[f.locate(def)] = kind
 	}
 	if f.wake != nil && f.kinds != nil {
-		for at, kind := range f.kinds.prefixes {
-			if k.prefixes[at] == nil {
+		for at, kind := range f.kinds.by {
+			if k.by[at] == nil {
 				f.removed[at] = kind
 			}
 		}
@@ -90,7 +93,7 @@ func (f *Feed) current() *kinds {
 }
 
 func (f *Feed) locate(def *resource.Definition) location {
-	at := location{prefix: storage.Root + def.StorageKey + "/"}
+	at := location{key: def.StorageKey}
 	if f.Place != nil {
 		at.place = f.Place(def)
 	}
@@ -120,7 +123,7 @@ func (f *Feed) Serves(group, version string) bool {
 func (f *Feed) Served(group, name string) (*controller.Kind, bool) {
 	known := f.current()
 	if def, ok := known.catalog.Definition(group, name); ok {
-		if k := known.prefixes[f.locate(def)]; k != nil && k.Is(group, name) {
+		if k := known.by[f.locate(def)]; k != nil && k.Is(group, name) {
 			return k, true
 		}
 	}
@@ -134,7 +137,7 @@ func (f *Feed) Find(apiVersion, kind string) (*controller.Kind, bool) {
 	if !ok {
 		return nil, false
 	}
-	found, ok := k.prefixes[f.locate(s.Definition)]
+	found, ok := k.by[f.locate(s.Definition)]
 	return found, ok
 }
 
@@ -146,13 +149,14 @@ func (f *Feed) Holds(ctx context.Context, kind *controller.Kind, namespace strin
 		return true, nil // nothing is known of it any more
 	}
 	at := f.locate(served.Definition)
-	if known.prefixes[at] != kind {
+	if known.by[at] != kind {
 		return true, nil
 	}
+	prefix := at.prefix()
 	if kind.Namespaced && namespace != "" {
-		at.prefix += namespace + "/"
+		prefix += namespace + "/"
 	}
-	page, err := f.Backends[at.place].List(ctx, at.prefix, storage.ListOptions{Limit: 1, KeysOnly: true})
+	page, err := f.Backends[at.place].List(ctx, prefix, storage.ListOptions{Limit: 1, KeysOnly: true})
 	return err != nil || len(page.Items) > 0, err
 }
 
@@ -222,11 +226,11 @@ func (f *Feed) Follow(ctx context.Context, see func([]controller.Change)) error 
 // be much that belongs to others.
 func (f *Feed) scanAll(ctx context.Context, known *kinds, place int, revision int64, see func([]controller.Change)) error {
 	if place == 0 {
-		return f.scan(ctx, known, location{0, storage.Root}, revision, see)
+		return f.scan(ctx, known, place, storage.Root, revision, see)
 	}
-	for at, kind := range known.prefixes {
+	for at, kind := range known.by {
 		if at.place == place && wanted(kind) {
-			if err := f.scan(ctx, known, at, revision, see); err != nil {
+			if err := f.scan(ctx, known, place, at.prefix(), revision, see); err != nil {
 				return err
 			}
 		}
@@ -249,9 +253,9 @@ func (f *Feed) follow(ctx context.Context, place int, known *kinds, w storage.Wa
 			}
 			// Objects of a kind that is new are told as they were when what has
 			// been told so far ended.
-			for at := range now.prefixes {
-				if at.place == place && known.prefixes[at] == nil {
-					if err := f.scan(ctx, now, at, position, see); err != nil {
+			for at := range now.by {
+				if at.place == place && known.by[at] == nil {
+					if err := f.scan(ctx, now, place, at.prefix(), position, see); err != nil {
 						return err
 					}
 				}
@@ -318,14 +322,14 @@ func (f *Feed) next(ctx context.Context, place int, w storage.Watcher, known *ki
 }
 
 // scan tells of all objects below a prefix at a revision.
-func (f *Feed) scan(ctx context.Context, known *kinds, at location, revision int64, see func([]controller.Change)) error {
+func (f *Feed) scan(ctx context.Context, known *kinds, place int, prefix string, revision int64, see func([]controller.Change)) error {
 	opts := storage.ListOptions{Revision: revision, Limit: pageSize}
 	for {
 		changes, last := make([]controller.Change, 0, pageSize), ""
-		page, err := storage.Scan(ctx, f.Backends[at.place], at.prefix, opts, func(kv *storage.KeyValue) error {
+		page, err := storage.Scan(ctx, f.Backends[place], prefix, opts, func(kv *storage.KeyValue) error {
 			last = kv.Key
 			// The store tells of what cannot be read.
-			if c, ok := known.change(at.place, kv.Key, nil); ok && readMeta(kv.Value, &c.Meta) == nil {
+			if c, ok := known.change(place, kv.Key, nil); ok && readMeta(kv.Value, &c.Meta) == nil {
 				c.Revision = kv.ModRevision
 				changes = append(changes, c)
 			}
@@ -379,8 +383,8 @@ func (k *kinds) change(place int, key string, removed map[location]*controller.K
 			return c, false
 		}
 		i += n + 1
-		at := location{place, key[:i]}
-		if kind := cmp.Or(k.prefixes[at], removed[at]); kind != nil {
+		at := location{place, key[len(storage.Root) : i-1]}
+		if kind := cmp.Or(k.by[at], removed[at]); kind != nil {
 			c.Kind, c.Name = kind, key[i:]
 			if kind.Namespaced {
 				c.Namespace, c.Name, _ = strings.Cut(c.Name, "/")
