@@ -6,6 +6,12 @@ import (
 	"os"
 )
 
+// firstWindow is how many bytes of a body a client may send before a handler reads it: those
+// that wait for their turn, or for memory, hold no more. From then on it is StreamWindow.
+const firstWindow = 64 << 10
+
+func (s *Server) firstWindow() int { return min(s.StreamWindow, firstWindow) }
+
 // firstBody is how much memory a body gets before as much has arrived.
 const firstBody = 16 << 10
 
@@ -62,6 +68,13 @@ func (b bodyReader) Read(p []byte) (int, error) {
 		st.response.addInformational(http.StatusContinue, nil)
 		c.send()
 	}
+	if !st.isRead {
+		st.isRead = true
+		if more := c.srv.StreamWindow - c.srv.firstWindow(); more > 0 && (st.declared < 0 || st.declared > firstWindow) {
+			c.giveStream(st, more)
+			c.send()
+		}
+	}
 	for {
 		if n := st.body.take(p); n > 0 {
 			c.give(n)
@@ -103,7 +116,11 @@ func (st *stream) showTrailers() {
 // giveStream lets the client send n bytes more on a stream, in steps that are worth
 // a frame.
 func (c *conn) giveStream(st *stream, n int) {
-	if st.credit += n; !st.received && st.closed == nil && st.credit >= c.srv.StreamWindow/2 {
+	window := c.srv.firstWindow()
+	if st.isRead {
+		window = c.srv.StreamWindow
+	}
+	if st.credit += n; !st.received && st.closed == nil && st.credit >= window/2 {
 		c.addWindow(st.id, st.credit)
 		st.ahead += st.credit
 		st.credit = 0

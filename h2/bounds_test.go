@@ -510,3 +510,58 @@ func TestControlFramesAreBounded(t *testing.T) {
 		})
 	}
 }
+
+// TestBodiesThatWaitAreShort: a client may send 64 KiB of a body before a handler reads it,
+// and StreamWindow from then on.
+func TestBodiesThatWaitAreShort(t *testing.T) {
+	const first, whole = 64 << 10, 256 << 10
+	s := newServer()
+	s.StreamWindow, s.ConnWindow = whole, 1<<20
+	read := make(chan struct{})
+	ts := serve(t, s, func(w http.ResponseWriter, r *http.Request) {
+		<-read
+		n, _ := io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(w, strconv.FormatInt(n, 10))
+	})
+	p := dial(t, ts)
+	p.frames("SETTINGS", func(f http2.Frame) bool {
+		settings, ok := f.(*http2.SettingsFrame)
+		if !ok {
+			return false
+		}
+		if window, _ := settings.Value(http2.SettingInitialWindowSize); window != first {
+			t.Errorf("the first window is %d bytes, want %d", window, first)
+		}
+		return true
+	})
+	if err := p.begin(1, false, "content-length", strconv.Itoa(whole)); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.framer.WriteData(1, false, make([]byte, 16<<10)); err != nil {
+		t.Fatal(err)
+	}
+	granted := 0
+	p.ping(func(f http2.Frame) bool {
+		update, ok := f.(*http2.WindowUpdateFrame)
+		return ok && update.StreamID == 1
+	})
+	close(read)
+	p.frames("a larger window", func(f http2.Frame) bool {
+		if update, ok := f.(*http2.WindowUpdateFrame); ok && update.StreamID == 1 {
+			granted += int(update.Increment)
+		}
+		return granted >= whole-first
+	})
+	for sent := 16 << 10; sent < whole; sent += 16 << 10 {
+		if err := p.framer.WriteData(1, sent+16<<10 == whole, make([]byte, 16<<10)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.frames("the length of the body", func(f http2.Frame) bool {
+		data, ok := f.(*http2.DataFrame)
+		if ok && len(data.Data()) > 0 && string(data.Data()) != strconv.Itoa(whole) {
+			t.Errorf("the handler has read %s bytes, want %d", data.Data(), whole)
+		}
+		return ok && len(data.Data()) > 0
+	})
+}

@@ -195,7 +195,7 @@ func (c *conn) addSettings() {
 		{ID: http2.SettingMaxFrameSize, Val: uint32(c.srv.MaxFrame)},
 		{ID: http2.SettingMaxConcurrentStreams, Val: uint32(c.srv.MaxStreams)},
 		{ID: http2.SettingMaxHeaderListSize, Val: uint32(c.srv.MaxHeaderBytes)},
-		{ID: http2.SettingInitialWindowSize, Val: uint32(c.srv.StreamWindow)},
+		{ID: http2.SettingInitialWindowSize, Val: uint32(c.srv.firstWindow())},
 	}
 	var payload []byte
 	for _, s := range settings {
@@ -310,7 +310,7 @@ func (c *conn) refuse(err http2.StreamError) error {
 		c.resetStream(st, err.Code)
 	} else {
 		c.addReset(err.StreamID, err.Code)
-		c.remember(err.StreamID, c.srv.StreamWindow)
+		c.remember(err.StreamID, c.srv.firstWindow())
 	}
 	return c.budget.spend(resetCost)
 }

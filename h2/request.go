@@ -104,7 +104,7 @@ func (c *conn) newStream(h frameHeader) (*stream, error) {
 	delete(header, "Host")
 
 	st := &stream{
-		c: c, id: h.stream, handle: c.handler, window: c.initialWindow, ahead: c.srv.StreamWindow,
+		c: c, id: h.stream, handle: c.handler, window: c.initialWindow, ahead: c.srv.firstWindow(),
 		received: h.flags.Has(http2.FlagHeadersEndStream), declared: -1, headerBytes: f.size,
 	}
 	st.arrived.L = &c.mu

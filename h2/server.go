@@ -25,8 +25,8 @@
 //     and MaxHeaderFields fields, and at most maxContinuations frames; the header
 //     fields of all requests of a connection together at most maxHeldHeaders times
 //     MaxHeaderBytes
-//   - bodies that no handler has read yet: StreamWindow a stream, ConnWindow a
-//     connection
+//   - bodies that no handler has read yet: firstWindow a stream before its handler begins
+//     to read, StreamWindow after that, ConnWindow a connection
 //   - requests: MaxStreams at a time, also counting handlers whose stream the client
 //     has reset, and maxWaiting times as many that wait for one of them
 //   - frames that only cause work (PING, SETTINGS, PRIORITY, RST_STREAM, empty DATA,
@@ -60,8 +60,8 @@ type Server struct {
 	// MaxFrame is the largest frame that clients may send.
 	MaxFrame int
 	// StreamWindow and ConnWindow are how many bytes of the bodies of a stream, and of
-	// all streams of a connection together, clients may send before a handler has
-	// read any.
+	// all streams of a connection together, clients may send ahead of the handlers that
+	// read them.
 	StreamWindow, ConnWindow int
 	// IdleTimeout ends a connection without requests.
 	IdleTimeout time.Duration

@@ -49,6 +49,7 @@ type stream struct {
 	trailer         http.Header // trailers that have come and that the handler does not see yet
 	requestTrailer  http.Header // Request.Trailer, which belongs to the handler
 	received        bool        // the whole request has come
+	isRead          bool        // the handler has begun to read the body
 	abandoned       bool        // nobody will read the rest of the body
 	expectsContinue bool        // the client sends the body when it is told to
 	arrived         sync.Cond   // more of the body may have come
