@@ -14,8 +14,8 @@ import (
 // (budget.Gate).
 
 const (
-	// bodyFactor is how many times the length of its body a write holds: the body, the
-	// object in two states, what is stored, and the answer.
+	// bodyFactor is how many times the length of its body, or of the object that it changes,
+	// a write holds: the body, the object in two states, what is stored, and the answer.
 	bodyFactor = 6
 	// answerFactor is how many times the length of an object a response holds while it
 	// is written: the encoded object, in a buffer that grows by doubling.
@@ -37,11 +37,18 @@ func (s *scope) isAdministrator() bool {
 // when the request has been answered.
 func (s *scope) holdBody() error {
 	length := s.r.ContentLength
-	if s.h.Memory == nil || length == 0 || length > maxBody { // which is refused
+	if s.h.Memory == nil || length > maxBody { // which is refused
 		return nil
 	}
 	if length < 0 {
 		length = maxBody
+	}
+	if s.objects != nil && s.req.Name != "" {
+		// A few bytes can change, or delete, an object of a megabyte.
+		length = max(length, int64(s.objects.SizeOf(s.ctx(), s.key())))
+	}
+	if length == 0 {
+		return nil
 	}
 	release, err := s.acquire(&s.h.Memory.Bodies, bodyFactor*length)
 	if err == nil {

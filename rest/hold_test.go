@@ -34,6 +34,7 @@ func TestHeldMemoryIsGivenBack(t *testing.T) {
 			}
 			if memory != nil {
 				refusesWhenFull(t, h, memory)
+				countsWhatIsChanged(t, h, memory)
 			}
 			if memory != nil && memory.Answers.Held()+memory.Bodies.Held() != 0 {
 				t.Errorf("answers hold %d bytes and bodies %d, want none", memory.Answers.Held(), memory.Bodies.Held())
@@ -56,6 +57,36 @@ func refusesWhenFull(t *testing.T, h *Handler, memory *budget.Memory) {
 		group.Go(func() {
 			if a := do(t, h, "GET", "/api/v1/configmaps"+query, ""); a.code != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" {
 				t.Errorf("%q: got %d with Retry-After %q, want 429 with one", query, a.code, a.header.Get("Retry-After"))
+			}
+		})
+	}
+	group.Wait()
+}
+
+// countsWhatIsChanged: a patch of a few bytes, and a delete without a body, hold as much as
+// the object that they change.
+func countsWhatIsChanged(t *testing.T, h *Handler, memory *budget.Memory) {
+	t.Helper()
+	free, err := memory.Bodies.Acquire(t.Context(), 1<<40, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer free()
+	var group sync.WaitGroup
+	for _, c := range []struct {
+		method, path string
+		want         int
+	}{
+		{"PATCH", "/api/v1/namespaces/default/configmaps/c0001", http.StatusOK}, {"PATCH", configMaps + "/new", http.StatusTooManyRequests},
+		{"DELETE", "/api/v1/namespaces/default/configmaps/c0002", http.StatusOK}, {"DELETE", configMaps + "/new", http.StatusTooManyRequests},
+	} {
+		group.Go(func() {
+			body := ""
+			if c.method == "PATCH" {
+				body = `{"data":{"y":"z"}}`
+			}
+			if a := do(t, h, c.method, c.path, body, "Content-Type", "application/merge-patch+json"); a.code != c.want {
+				t.Errorf("%s %s: got %d, want %d: %s", c.method, c.path, a.code, c.want, a.body)
 			}
 		})
 	}

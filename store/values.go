@@ -117,6 +117,22 @@ func (s *Store) Report(m *budget.Memory) {
 // become less when a large object goes.
 func (r *Resource) Largest() int { return int(r.largest.Load()) }
 
+// smallObject is the size of objects whose memory need not be known before they are changed.
+const smallObject = 32 << 10
+
+// SizeOf returns how many stored bytes an object has. It is 0 if there is none, and if none
+// in the cache is large.
+func (r *Resource) SizeOf(ctx context.Context, key string) int {
+	if r.loaded.Load() && r.Largest() < smallObject {
+		return 0
+	}
+	rec, err := r.Get(ctx, key, Read{Any: true})
+	if err != nil {
+		return 0 // who changes the object finds out why
+	}
+	return rec.StoredSize()
+}
+
 func (r *Resource) noteSize(rec *Record) {
 	size := int64(rec.StoredSize())
 	for was := r.largest.Load(); was < size && !r.largest.CompareAndSwap(was, size); was = r.largest.Load() {
