@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/builtin/bootstrap"
+	"github.com/apikeel/kelson/internal/clock"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/wire"
@@ -59,14 +60,22 @@ func (s *Service) startEndpoints(ctx context.Context) error {
 	case EndpointNone:
 		return nil
 	case "":
-		err := s.point(ctx, func([]string) ([]string, error) { return []string{s.IP}, nil })
+		err := s.pointHere(ctx)
 		if apierrors.IsInvalid(err) {
 			// An address that only this machine knows cannot be an endpoint, but is
 			// what tests advertise.
 			s.Logger.Warn("the service kubernetes has no endpoints", "error", err)
 			return nil
 		}
-		return err
+		if err != nil {
+			return err
+		}
+		clock.Background(ctx, s.Running, endpointsEvery, func() {
+			if err := s.pointHere(ctx); err != nil && ctx.Err() == nil {
+				s.Logger.Warn("the endpoints of the service kubernetes could not be brought up to date", "error", err)
+			}
+		})
+		return nil
 	}
 	// One that died here may have left its address. One that this server replaces without
 	// a gap still needs it.
@@ -84,6 +93,11 @@ func (s *Service) startEndpoints(ctx context.Context) error {
 		s.endpoint.keep(ctx, endpointsEvery, s.renewEndpoint)
 	})
 	return nil
+}
+
+// pointHere makes this server the only endpoint.
+func (s *Service) pointHere(ctx context.Context) error {
+	return s.point(ctx, func([]string) ([]string, error) { return []string{s.IP}, nil })
 }
 
 // renewEndpoint makes this server one of those that there are.

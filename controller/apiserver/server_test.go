@@ -11,10 +11,12 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/apikeel/kelson/builtin/core"
+	"github.com/apikeel/kelson/builtin/discovery"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/resource"
 )
@@ -100,6 +102,61 @@ func TestNamespacesAreCreatedAgain(t *testing.T) {
 		if !objects.Has(ctx, "", name) || objects.all["default"] != kept {
 			t.Error("a deleted namespace is not back, or another was created again")
 		}
+		stop()
+		s.Running.Wait()
+	})
+}
+
+// The endpoints of the service kubernetes come back when somebody deletes or changes them,
+// also where no other server can share the store.
+func TestEndpointsOfALoneServerAreKept(t *testing.T) {
+	catalog, err := resource.NewCatalog(
+		resource.Group{Resources: []resource.Definition{core.Namespaces(), core.Services(nil, slog.New(slog.DiscardHandler)), core.Endpoints()}},
+		resource.Group{Name: "discovery.k8s.io", Resources: []resource.Definition{discovery.EndpointSlices()}},
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		_, server := newServer(catalog)
+		shelves := map[string]*shelf{}
+		for _, name := range []string{"services", "endpoints", "endpointslices"} {
+			shelves[name] = &shelf{all: map[string]resource.Object{}}
+		}
+		server.Objects = func(_, _, name string) resource.Objects { return shelves[name] }
+		s := NewService(ServiceConfig{Server: server, ClusterIP: "10.0.0.1", IP: "192.0.2.1", Port: 6443})
+		ctx, stop := context.WithCancel(t.Context())
+		if err := s.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		points := func(when string) {
+			t.Helper()
+			time.Sleep(endpointsEvery)
+			synctest.Wait()
+			endpoints, err := shelves["endpoints"].Get(ctx, "default", kubernetes)
+			if err != nil {
+				t.Fatalf("%s: %v", when, err)
+			}
+			slice, err := shelves["endpointslices"].Get(ctx, "default", kubernetes)
+			if err != nil {
+				t.Fatalf("%s: %v", when, err)
+			}
+			inSlice := slice.(*discoveryv1.EndpointSlice).Endpoints
+			if got := addresses(endpoints.(*corev1.Endpoints)); len(got) != 1 || got[0] != s.IP || len(inSlice) != 1 || inSlice[0].Addresses[0] != s.IP {
+				t.Errorf("%s: got endpoints %v and slice %v, want %s in both", when, got, inSlice, s.IP)
+			}
+		}
+		shelves["endpoints"].remove(kubernetes)
+		points("Endpoints were deleted")
+		shelves["endpointslices"].remove(kubernetes)
+		points("the EndpointSlice was deleted")
+		if err := shelves["endpoints"].Update(ctx, "default", kubernetes, func(obj resource.Object) error {
+			obj.(*corev1.Endpoints).Subsets[0].Addresses[0].IP = "192.0.2.9"
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		points("Endpoints were changed")
 		stop()
 		s.Running.Wait()
 	})
