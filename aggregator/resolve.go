@@ -12,9 +12,11 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/resource"
 )
 
-// This file finds the addresses of a backend.
+// This file finds the addresses of a backend, and of other services.
 
 // service returns the Service of the backend, from the cache.
 func (b *backend) service(ctx context.Context) (*corev1.Service, error) {
@@ -27,17 +29,7 @@ func (b *backend) service(ctx context.Context) (*corev1.Service, error) {
 
 // endpoints returns the endpoint slices of the Service.
 func (b *backend) endpoints(ctx context.Context) ([]*discoveryv1.EndpointSlice, error) {
-	objs, err := b.server.Objects("discovery.k8s.io", "endpointslices").List(ctx, b.spec.Service.Namespace)
-	if err != nil {
-		return nil, err
-	}
-	var slices []*discoveryv1.EndpointSlice
-	for _, obj := range objs {
-		if slice := obj.(*discoveryv1.EndpointSlice); slice.Labels[discoveryv1.LabelServiceName] == b.spec.Service.Name {
-			slices = append(slices, slice)
-		}
-	}
-	return slices, nil
+	return endpointSlices(ctx, b.server.Objects, b.spec.Service.Namespace, b.spec.Service.Name)
 }
 
 // resolve returns the URL of the backend; a random one if there are several.
@@ -60,42 +52,90 @@ func (b *backend) resolve(ctx context.Context) (*url.URL, error) {
 
 // find looks up the addresses of the Service; there is at least one.
 func (b *backend) find(ctx context.Context) ([]*url.URL, error) {
-	service, err := b.service(ctx)
+	ref := b.spec.Service
+	hosts, err := (&Resolver{Objects: b.server.Objects, Endpoints: b.server.EndpointRouting}).Addresses(ctx, ref.Namespace, ref.Name, servicePort(ref))
 	if err != nil {
 		return nil, err
 	}
-	number := servicePort(b.spec.Service)
-	at := func(host string, port int32) *url.URL {
-		return &url.URL{Scheme: "https", Host: net.JoinHostPort(host, strconv.Itoa(int(port)))}
+	targets := make([]*url.URL, len(hosts))
+	for i, host := range hosts {
+		targets[i] = &url.URL{Scheme: "https", Host: host}
 	}
-	if service.Spec.Type == corev1.ServiceTypeExternalName {
-		if b.server.EndpointRouting {
-			return nil, fmt.Errorf("unsupported service type %q", service.Spec.Type)
-		}
-		return []*url.URL{at(service.Spec.ExternalName, number)}, nil
+	return targets, nil
+}
+
+// Resolver finds the addresses of Services.
+type Resolver struct {
+	// Objects reads Services and EndpointSlices from the cache.
+	Objects func(group, resource string) resource.Lister
+	// Endpoints finds endpoints of services instead of cluster IPs:
+	// --enable-aggregator-routing.
+	Endpoints bool
+}
+
+// Addresses returns the host:port of a Service, any of which can be asked; there is at
+// least one.
+func (r *Resolver) Addresses(ctx context.Context, namespace, name string, number int32) ([]string, error) {
+	obj, err := r.Objects("", "services").Get(ctx, namespace, name)
+	if apierrors.IsNotFound(err) {
+		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "service"}, name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	service := obj.(*corev1.Service)
+	at := func(host string) []string { return []string{net.JoinHostPort(host, strconv.Itoa(int(number)))} }
+	switch {
+	case service.Spec.Type == corev1.ServiceTypeExternalName && r.Endpoints:
+		return nil, fmt.Errorf("unsupported service type %q", service.Spec.Type)
+	case service.Spec.Type == corev1.ServiceTypeExternalName:
+		return at(service.Spec.ExternalName), nil
+	case !r.Endpoints && (service.Spec.ClusterIP == "" || service.Spec.ClusterIP == corev1.ClusterIPNone):
+		return nil, fmt.Errorf("cannot route to service with ClusterIP %q", service.Spec.ClusterIP)
 	}
 	port := findPort(service, number)
 	if port == nil {
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %d found for service %q", number, service.Name))
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %d found for service %q", number, name))
 	}
-	if !b.server.EndpointRouting {
-		if service.Spec.ClusterIP == "" || service.Spec.ClusterIP == corev1.ClusterIPNone {
-			return nil, fmt.Errorf("cannot route to service with ClusterIP %q", service.Spec.ClusterIP)
-		}
-		return []*url.URL{at(service.Spec.ClusterIP, number)}, nil
+	if !r.Endpoints {
+		return at(service.Spec.ClusterIP), nil
 	}
-	slices, err := b.endpoints(ctx)
+	found, err := endpointSlices(ctx, r.Objects, namespace, name)
 	if err != nil {
 		return nil, err
 	}
-	var targets []*url.URL
-	for _, host := range readyHosts(slices, port.Name) {
-		targets = append(targets, &url.URL{Scheme: "https", Host: host})
+	// Endpoints of the first family of the service are preferred.
+	var preferred []*discoveryv1.EndpointSlice
+	if families := service.Spec.IPFamilies; len(families) > 0 {
+		for _, slice := range found {
+			if string(slice.AddressType) == string(families[0]) {
+				preferred = append(preferred, slice)
+			}
+		}
 	}
-	if len(targets) == 0 {
-		return nil, apierrors.NewNotFound(schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}, service.Name)
+	hosts := readyHosts(preferred, port.Name)
+	if len(hosts) == 0 {
+		hosts = readyHosts(found, port.Name)
 	}
-	return targets, nil
+	if len(hosts) == 0 {
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("no endpoints available for service %q", name))
+	}
+	return hosts, nil
+}
+
+// endpointSlices returns the slices of a Service.
+func endpointSlices(ctx context.Context, objects func(group, resource string) resource.Lister, namespace, service string) ([]*discoveryv1.EndpointSlice, error) {
+	objs, err := objects("discovery.k8s.io", "endpointslices").List(ctx, namespace)
+	if err != nil {
+		return nil, err
+	}
+	var found []*discoveryv1.EndpointSlice
+	for _, obj := range objs {
+		if slice := obj.(*discoveryv1.EndpointSlice); slice.Labels[discoveryv1.LabelServiceName] == service {
+			found = append(found, slice)
+		}
+	}
+	return found, nil
 }
 
 func findPort(service *corev1.Service, number int32) *corev1.ServicePort {

@@ -2,15 +2,11 @@ package controlplane
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"net"
+	"math/rand/v2"
 	"slices"
-	"strconv"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/apikeel/kelson/admission"
@@ -18,6 +14,7 @@ import (
 	"github.com/apikeel/kelson/admission/manifests"
 	"github.com/apikeel/kelson/admission/policy"
 	"github.com/apikeel/kelson/admission/webhooks"
+	"github.com/apikeel/kelson/aggregator"
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/builtin/admissionregistration"
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
@@ -26,7 +23,6 @@ import (
 	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/openapi"
 	"github.com/apikeel/kelson/resource"
-	"github.com/apikeel/kelson/rest"
 	"github.com/apikeel/kelson/webhook"
 )
 
@@ -134,7 +130,8 @@ func (a *assembly) checker() *policy.Checker {
 // caller makes a client of webhooks, which is closed with the server.
 func (a *assembly) caller(agent string) *webhook.Client {
 	c := &webhook.Client{
-		Resolve: stored{a.resources}.address, UserAgent: agent, TellTimeout: true, Self: a.outer.Loopback(loopbackUser()),
+		Resolve: a.resolver(), ResolveOnDial: !a.Gates.Enabled("WebhookRoundTripLoadBalancing"),
+		UserAgent: agent, TellTimeout: true, Self: a.outer.Loopback(loopbackUser()),
 		Dial: a.Egress.For("cluster"), DialURL: a.Egress.For("controlplane"),
 	}
 	c.Tracer = a.outer.Tracer
@@ -155,30 +152,18 @@ func checks(a authz.Authorizer) expression.Authorizer {
 	}
 }
 
-// stored finds services.
-type stored struct{ resources *rest.Handler }
-
-// address is a webhook.Resolver: services are reached at their cluster IPs.
-func (s stored) address(ctx context.Context, namespace, name string, port int32) (string, error) {
-	obj, err := s.resources.Objects("", "services").Cached().Get(ctx, namespace, name)
-	if apierrors.IsNotFound(err) {
-		return "", apierrors.NewNotFound(schema.GroupResource{Resource: "service"}, name)
+// resolver returns a webhook.Resolver: services are reached at the addresses at which the
+// aggregator reaches them.
+func (a *assembly) resolver() webhook.Resolver {
+	services := &aggregator.Resolver{
+		Objects:   func(group, name string) resource.Lister { return a.resources.Objects(group, name).Cached() },
+		Endpoints: a.Aggregation.EndpointRouting,
 	}
-	if err != nil {
-		return "", err
-	}
-	service := obj.(*corev1.Service)
-	host := service.Spec.ClusterIP
-	switch {
-	case service.Spec.Type == corev1.ServiceTypeExternalName:
-		return net.JoinHostPort(service.Spec.ExternalName, strconv.Itoa(int(port))), nil
-	case host == corev1.ClusterIPNone:
-		return "", errors.New(`cannot route to service with ClusterIP "None"`)
-	}
-	for _, p := range service.Spec.Ports {
-		if p.Port == port {
-			return net.JoinHostPort(host, strconv.Itoa(int(port))), nil
+	return func(ctx context.Context, namespace, name string, port int32) (string, error) {
+		addresses, err := services.Addresses(ctx, namespace, name, port)
+		if err != nil {
+			return "", err
 		}
+		return addresses[rand.IntN(len(addresses))], nil
 	}
-	return "", apierrors.NewServiceUnavailable(fmt.Sprintf("no service port %d found for service %q", port, name))
 }

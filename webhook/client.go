@@ -14,6 +14,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"path"
 	"strconv"
@@ -35,6 +36,9 @@ const (
 	MaxAnswer = 8 << 20
 	// maxTransports is the largest number of webhooks to which connections are kept.
 	maxTransports = 200
+	// pingAfter is how long a connection with HTTP/2 may be silent before it is probed,
+	// pingWithin how long the answer to the probe may take.
+	pingAfter, pingWithin = 30 * time.Second, 15 * time.Second
 	// maxErrorText is how many bytes of an error response are used in the error.
 	maxErrorText = 2048
 )
@@ -62,8 +66,12 @@ type Resolver func(ctx context.Context, namespace, name string, port int32) (str
 
 // Client calls webhooks and keeps connections to them. It is safe for concurrent use.
 type Client struct {
-	// Resolve resolves services; nil uses their DNS names.
+	// Resolve resolves services; nil uses their DNS names. It is called for every request,
+	// so that none uses a connection to an address that a service no longer has.
 	Resolve Resolver
+	// ResolveOnDial calls Resolve for every connection instead: the gate
+	// WebhookRoundTripLoadBalancing is off.
+	ResolveOnDial bool
 	// UserAgent is the User-Agent header.
 	UserAgent string
 	// TellTimeout adds the timeout to the query.
@@ -231,7 +239,8 @@ func (c *Client) dialer(to *Endpoint) egress.Dial {
 }
 
 // transport returns the transport to a webhook, cached by key. It uses HTTP/1.1, so
-// that requests are spread over the backends behind one address.
+// that requests are spread over the backends behind one address, and HTTP/2 to URLs of
+// this machine, which have one backend.
 func (c *Client) transport(to *Endpoint, u *url.URL, key string) (http.RoundTripper, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -245,7 +254,7 @@ func (c *Client) transport(to *Endpoint, u *url.URL, key string) (http.RoundTrip
 	if target == selfAddress && c.Self != nil {
 		return c.Self, nil
 	}
-	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if len(to.CABundle) > 0 {
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(to.CABundle) {
@@ -261,17 +270,29 @@ func (c *Client) transport(to *Endpoint, u *url.URL, key string) (http.RoundTrip
 		TLSHandshakeTimeout: 10 * time.Second, MaxIdleConnsPerHost: 25, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 1 << 20, DisableCompression: true,
 	}
+	if to.Service == nil && isLoopback(u.Hostname()) {
+		t.ForceAttemptHTTP2 = true
+		t.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingWithin}
+	} else {
+		config.NextProtos = []string{"http/1.1"}
+	}
+	var base http.RoundTripper = t
 	if s := to.Service; s != nil {
 		config.ServerName = u.Hostname()
 		t.Proxy = nil
-		if c.Resolve != nil {
+		resolve := func(ctx context.Context) (string, error) { return c.Resolve(ctx, s.Namespace, s.Name, s.port()) }
+		switch {
+		case c.Resolve == nil:
+		case c.ResolveOnDial:
 			t.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-				address, err := c.Resolve(ctx, s.Namespace, s.Name, s.port())
+				address, err := resolve(ctx)
 				if err != nil {
 					return nil, err
 				}
 				return dial(ctx, network, address)
 			}
+		default:
+			base = resolvingTransport{t, resolve}
 		}
 	}
 	if c.transports == nil || len(c.transports) >= maxTransports {
@@ -282,10 +303,34 @@ func (c *Client) transport(to *Endpoint, u *url.URL, key string) (http.RoundTrip
 		}
 		c.transports = map[string]cachedTransport{}
 	}
-	known, err := c.Credentials.wrap(target, t)
+	known, err := c.Credentials.wrap(target, t, base)
 	if err != nil {
 		return nil, err
 	}
 	c.transports[key] = cachedTransport{known, t.CloseIdleConnections}
 	return known, nil
+}
+
+// resolvingTransport sends each request to the address that a service has then. Connections
+// are kept by address.
+type resolvingTransport struct {
+	next    *http.Transport
+	resolve func(ctx context.Context) (address string, err error)
+}
+
+// RoundTrip implements http.RoundTripper.
+func (r resolvingTransport) RoundTrip(req *http.Request) (*http.Response, error) {
+	address, err := r.resolve(req.Context())
+	if err != nil {
+		return nil, err
+	}
+	resolved := req.Clone(req.Context()) // with the Host header of the service
+	resolved.URL.Host = address
+	return r.next.RoundTrip(resolved)
+}
+
+// isLoopback reports whether the host of a URL is this machine.
+func isLoopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return strings.EqualFold(host, "localhost") || err == nil && ip.IsLoopback()
 }

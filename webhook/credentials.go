@@ -60,12 +60,13 @@ func (c *Credentials) For(target string) *clientcmdapi.AuthInfo {
 	return nil
 }
 
-// wrap makes a transport send the credentials for a host:port. It may change the TLS
-// configuration, so the transport must not have been used yet.
-func (c *Credentials) wrap(target string, t *http.Transport) (http.RoundTripper, error) {
+// wrap makes base, which sends requests by a transport, send the credentials for a
+// host:port. It may change the TLS configuration, so the transport must not have been
+// used yet.
+func (c *Credentials) wrap(target string, t *http.Transport, base http.RoundTripper) (http.RoundTripper, error) {
 	user := c.For(target)
 	if user == nil {
-		return t, nil
+		return base, nil
 	}
 	if user.AuthProvider != nil {
 		return nil, fmt.Errorf("auth provider not supported")
@@ -95,5 +96,5 @@ func (c *Credentials) wrap(target string, t *http.Transport) (http.RoundTripper,
 	if own != nil {
 		t.TLSClientConfig.Certificates, t.TLSClientConfig.GetClientCertificate = own.Certificates, own.GetClientCertificate
 	}
-	return transport.HTTPWrappersForConfig(wanted, t)
+	return transport.HTTPWrappersForConfig(wanted, base)
 }
