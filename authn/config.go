@@ -64,6 +64,8 @@ type Config struct {
 	// Objects reads the objects that tokens refer to, for bootstrap tokens and service
 	// accounts.
 	Objects serviceaccount.Objects
+	// Reloaded, if set, is called after a changed file has been read: CAs may be others.
+	Reloaded func()
 	// Log gets failed reloads, refused tokens and insecure settings; nil discards them.
 	Log *slog.Logger
 	// Now returns the time; nil is time.Now.

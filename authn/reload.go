@@ -4,14 +4,13 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/apikeel/kelson/filewatch"
 	"github.com/apikeel/kelson/internal/clock"
 )
 
 // reloadEvery is the interval between two looks at the files.
-const reloadEvery = 5 * time.Second
+const reloadEvery = filewatch.DefaultInterval
 
 // files are read at the start and again when they change. A file that is not valid is
 // logged, and its previous content stays in use.

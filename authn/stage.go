@@ -78,7 +78,12 @@ func (c Config) New() (*Stage, error) {
 			return nil, err
 		}
 	}
-	s.files.changed = s.cache.Purge
+	s.files.changed = func() {
+		s.cache.Purge()
+		if c.Reloaded != nil {
+			c.Reloaded()
+		}
+	}
 	if s.signer != nil {
 		s.signer.Follow()
 	}

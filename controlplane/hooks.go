@@ -60,7 +60,13 @@ func (a *assembly) hooks() []kelson.Hook {
 	hooks := slices.Concat([]kelson.Hook{
 		patient("start-system-namespaces-controller", a.own.StartNamespaces),
 	}, a.coordinationHooks(), a.peerHooks(), []kelson.Hook{
-		patient("start-cluster-authentication-info-controller", func(ctx context.Context) error { return a.own.StartTrust(ctx, a.trust) }),
+		patient("start-cluster-authentication-info-controller", func(ctx context.Context) error {
+			again, err := a.own.StartTrust(ctx, a.trust)
+			if err == nil {
+				a.publishTrust.Store(&again)
+			}
+			return err
+		}),
 	}, a.identityHooks(), []kelson.Hook{
 		{Name: "storage-readiness", Run: a.awaitStorage},
 		patient("start-legacy-token-tracking-controller", a.own.EnsureTokenTracking),

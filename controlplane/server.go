@@ -56,15 +56,17 @@ type assembly struct {
 	allocator  *measuredAllocator
 
 	// The stages of a request, and the chain of servers.
-	authn      *authn.Stage
-	authz      *chain.Chain
-	denials    *why.Denials // of requests, for those who ask why
-	guard      *rbac.Guard
-	audit      *audit.Log
-	flow       *flow.Control // nil if priority and fairness is off
-	outer      *kelson.Server
-	aggregator *aggregator.Server
-	custom     *crd.Server
+	authn *authn.Stage
+	// publishTrust publishes the CAs of clients again; nil before they were published.
+	publishTrust atomic.Pointer[func()]
+	authz        *chain.Chain
+	denials      *why.Denials // of requests, for those who ask why
+	guard        *rbac.Guard
+	audit        *audit.Log
+	flow         *flow.Control // nil if priority and fairness is off
+	outer        *kelson.Server
+	aggregator   *aggregator.Server
+	custom       *crd.Server
 
 	// What runs beside requests.
 	own       *apiserver.Server                 // keeps the objects of the server itself

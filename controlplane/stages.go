@@ -26,6 +26,11 @@ const remoteUID = "RemoteRequestHeaderUID"
 func (a *assembly) stages() (err error) {
 	cfg := a.Authentication
 	cfg.Log, cfg.Objects, cfg.Metrics = a.Logger, authn.Live(a.resources.Objects), a.measured
+	cfg.Reloaded = func() {
+		if publish := a.publishTrust.Load(); publish != nil {
+			(*publish)()
+		}
+	}
 	if a.Now != nil {
 		cfg.Now, cfg.X509.Now = a.Now, time.Now
 	}

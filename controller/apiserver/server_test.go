@@ -181,7 +181,8 @@ func TestTrustIsPublishedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		objects, s := newServer(catalog)
 		ctx, stop := context.WithCancel(t.Context())
-		if err := s.StartTrust(ctx, func() (Trust, error) { return Trust{Clients: *authorities.Load()}, nil }); err != nil {
+		again, err := s.StartTrust(ctx, func() (Trust, error) { return Trust{Clients: *authorities.Load()}, nil })
+		if err != nil {
 			t.Fatal(err)
 		}
 		published := func() string {
@@ -203,6 +204,11 @@ func TestTrustIsPublishedAgain(t *testing.T) {
 		synctest.Wait()
 		if got := published(); !strings.Contains(got, string(*authorities.Load())) {
 			t.Errorf("after a renewal: got %q, want the new authority in it", got)
+		}
+		renew()
+		again()
+		if got := published(); !strings.Contains(got, string(*authorities.Load())) {
+			t.Errorf("after a renewal that was noticed: got %q, want the new authority in it", got)
 		}
 		stop()
 		s.Running.Wait()

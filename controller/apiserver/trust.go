@@ -84,8 +84,8 @@ const trustEvery = time.Minute
 
 // StartTrust publishes who vouches for users, and who may speak for them, and again if that
 // is deleted or changes, until ctx ends. trust is called each time: certificates may have
-// been renewed.
-func (s *Server) StartTrust(ctx context.Context, trust func() (Trust, error)) error {
+// been renewed. Whoever knows that they have calls again.
+func (s *Server) StartTrust(ctx context.Context, trust func() (Trust, error)) (again func(), err error) {
 	ensure := func() error {
 		t, err := trust()
 		if err != nil {
@@ -94,14 +94,15 @@ func (s *Server) StartTrust(ctx context.Context, trust func() (Trust, error)) er
 		return s.EnsureTrust(ctx, t)
 	}
 	if err := ensure(); err != nil {
-		return err
+		return nil, err
 	}
-	clock.Background(ctx, s.Running, trustEvery, func() {
+	again = func() {
 		if err := ensure(); err != nil && ctx.Err() == nil {
 			s.Logger.Warn("the authorities for API servers behind this one could not be published", "configmap", trustName, "error", err)
 		}
-	})
-	return nil
+	}
+	clock.Background(ctx, s.Running, trustEvery, again)
+	return again, nil
 }
 
 // EnsureTrust publishes who vouches for users, and who may speak for them, once.
