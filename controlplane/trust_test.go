@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -43,5 +44,9 @@ func TestChangedAuthoritiesArePublished(t *testing.T) {
 		}
 	}
 	polltest.Until(t, "the first authority is published", published(first))
+	begin := time.Now()
 	polltest.Until(t, "the second authority is published", published(renew()))
+	if took := time.Since(begin); took > 30*time.Second {
+		t.Errorf("the second authority was published after %v, want that within seconds", took)
+	}
 }
