@@ -12,14 +12,11 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -38,7 +35,7 @@ type Config struct {
 	// are not verified.
 	KubeletCA string
 	// KubeletCertificate and KubeletKey are the files with the client certificate for
-	// kubelets. They are read for every connection, so that they can be replaced.
+	// kubelets.
 	KubeletCertificate, KubeletKey string
 	// Dial connects to nodes, pods and services; nil dials directly.
 	Dial egress.Dial
@@ -52,10 +49,10 @@ type Config struct {
 
 // Connector connects clients to backends. It implements rest.Connector.
 type Connector struct {
-	kubelet, unverified, plain *http.Transport
-	// For locations that are Routable. They are apart from the others so that no
+	kubelets *kubelets
+	// routablePlain is for locations that are Routable. It is apart from plain so that no
 	// connection is used again that was made without the check.
-	routableKubelet, routablePlain *http.Transport
+	plain, routablePlain *http.Transport
 
 	log         logr.Logger
 	maxBytes    int64 // per second
@@ -69,27 +66,6 @@ func New(cfg Config) (*Connector, error) {
 	}
 	// Backends of a proxy are not verified: trust is between client and backend.
 	plain := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}
-	unverified := plain.Clone()
-	if cfg.KubeletCertificate != "" {
-		unverified.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(cfg.KubeletCertificate, cfg.KubeletKey)
-			return &pair, err
-		}
-		if _, err := unverified.GetClientCertificate(nil); err != nil {
-			return nil, fmt.Errorf("certificate for kubelets: %w", err)
-		}
-	}
-	kubelet := unverified.Clone()
-	if cfg.KubeletCA != "" {
-		pem, err := os.ReadFile(cfg.KubeletCA)
-		if err != nil {
-			return nil, fmt.Errorf("authority of kubelets: %w", err)
-		}
-		kubelet.InsecureSkipVerify, kubelet.RootCAs = false, x509.NewCertPool()
-		if !kubelet.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("authority of kubelets: %s has no certificate", cfg.KubeletCA)
-		}
-	}
 	log := logr.Discard()
 	if cfg.Logger != nil {
 		log = logr.FromSlogHandler(cfg.Logger.Handler())
@@ -99,9 +75,12 @@ func New(cfg Config) (*Connector, error) {
 		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 		routable = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, Control: checkRoutable}).DialContext
 	}
+	kubelets, err := newKubelets(cfg, dial, routable)
+	if err != nil {
+		return nil, err
+	}
 	return &Connector{
-		kubelet: transport(dial, kubelet), unverified: transport(dial, unverified), plain: transport(dial, plain),
-		routableKubelet: transport(routable, kubelet), routablePlain: transport(routable, plain),
+		kubelets: kubelets, plain: transport(dial, plain), routablePlain: transport(routable, plain),
 		log: log, maxBytes: cfg.MaxBytesPerSecond, tlsFailures: measure.SeriesOf(cfg.Metrics, measure.PodLogTLSFailures),
 	}, nil
 }
@@ -140,17 +119,20 @@ func transport(dial egress.Dial, tls *tls.Config) *http.Transport {
 
 // transport returns the transport for a location.
 func (c *Connector) transport(to *resource.Location) *http.Transport {
-	switch {
-	case to.Routable && to.Kubelet:
-		return c.routableKubelet
-	case to.Routable:
-		return c.routablePlain
-	case !to.Kubelet:
+	if !to.Kubelet {
+		if to.Routable {
+			return c.routablePlain
+		}
 		return c.plain
-	case to.Unverified:
-		return c.unverified
 	}
-	return c.kubelet
+	k := c.kubelets.current()
+	switch {
+	case to.Routable:
+		return k.routable
+	case to.Unverified:
+		return k.unverified
+	}
+	return k.verified
 }
 
 // Connect forwards a request to a location. fail answers with an error.

@@ -61,7 +61,7 @@ func rules() []rule {
 			reason: "the cache serves whatever has a definition, below the HTTP verbs"},
 		{who: p("history/..."), whom: p("rest/...", "store/...", "builtin/...", "crd/...", "controller/...", "admission/...", "storage/engine/...", "storage/etcd/...", "storage/postgres/..."),
 			reason: "history reads what is stored, past the cache, of whatever has a definition; it writes nothing, and knows no kind and no store"},
-		{who: p("peer"), whom: p("..."), except: p("connect", "discovery", "egress", "metrics/measure", "request", "resource", "features", "status", "trace", "internal/..."),
+		{who: p("peer"), whom: p("..."), except: p("connect", "discovery", "egress", "filewatch", "metrics/measure", "request", "resource", "features", "status", "trace", "internal/..."),
 			reason: "a request is forwarded to another server by its resource alone: peers are found by leases and asked for discovery, whoever keeps the leases and whatever the resource is"},
 		{who: p("controller"), whom: p("rest/...", "store/...", "storage/...", "authz/...", "admission/..."),
 			reason: "controllers use the API like any client, so that they can run beside another server too"},
