@@ -11,6 +11,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/apikeel/kelson/authn/oidc"
 	"github.com/apikeel/kelson/authn/serviceaccount"
 	"github.com/apikeel/kelson/authn/serviceaccount/external"
+	"github.com/apikeel/kelson/internal/clock"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/status"
@@ -545,8 +547,25 @@ func (s *Stage) Paths(address func() string) map[string]http.Handler {
 // Reload loads the files that have changed.
 func (s *Stage) Reload() { s.files.reload() }
 
-// Watch reloads files when they change, until ctx ends.
-func (s *Stage) Watch(ctx context.Context) { s.files.watch(ctx) }
+// Watch reloads files when they change, and asks the OIDC providers for the addresses of
+// their keys, until ctx ends.
+func (s *Stage) Watch(ctx context.Context) {
+	var discovering sync.WaitGroup
+	discovering.Go(func() { s.discover(ctx) })
+	s.files.watch(ctx)
+	discovering.Wait()
+}
+
+// discover asks the providers until ctx ends: there may be others when the file has changed.
+func (s *Stage) discover(ctx context.Context) {
+	if s.providers.Load() == nil {
+		return
+	}
+	s.providers.Load().Discover(ctx, s.cfg.Log)
+	for range clock.Every(ctx, oidc.RetryAfter) {
+		s.providers.Load().Discover(ctx, s.cfg.Log)
+	}
+}
 
 // Close closes the connections to providers and webhooks.
 func (s *Stage) Close() {

@@ -104,7 +104,7 @@ func (k *keySet) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	if err == nil {
 		k.keys, k.until = set.Keys, k.now().Add(keysTTL)
 	} else {
-		k.until = k.now().Add(retryAfter)
+		k.until = k.now().Add(RetryAfter)
 	}
 	return k.result()
 }

@@ -269,9 +269,34 @@ func TestProviderDown(t *testing.T) {
 	if _, _, err := v.Verify(t.Context(), token, p.URL); err == nil || p.asked.Load() != 0 {
 		t.Errorf("a provider that is down is not left alone: error %v", err)
 	}
-	now = now.Add(retryAfter)
+	now = now.Add(RetryAfter)
 	if u, _, err := v.Verify(t.Context(), token, p.URL); u == nil {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestProvidersAreAskedWithoutATokenToo: a provider that answered when the server started is
+// not asked for the address of its keys when the first token comes, and one that did not is
+// asked again.
+func TestProvidersAreAskedWithoutATokenToo(t *testing.T) {
+	p, q := newIDP(t), newIDP(t)
+	now := time.Now()
+	v := mustNew(t, Options{Now: func() time.Time { return now }}, p.authenticator(), q.authenticator())
+	var log strings.Builder
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	q.setDown(true)
+	v.Discover(t.Context(), logger)
+	q.setDown(false)
+	now = now.Add(RetryAfter)
+	v.Discover(t.Context(), logger)
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, q.URL) {
+		t.Errorf("got the log %q, want one line about %s", got, q.URL)
+	}
+	for _, one := range []*idp{p, q} {
+		one.discovery = "/no/longer/there"
+		if u, _, err := v.Verify(t.Context(), one.token(t, nil), one.URL); u == nil {
+			t.Errorf("%s: error %v, want a user", one.URL, err)
+		}
 	}
 }
 

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -22,8 +24,8 @@ import (
 
 const (
 	requestTimeout = 30 * time.Second
-	// retryAfter is how long a provider is not contacted again after a failure.
-	retryAfter = 10 * time.Second
+	// RetryAfter is how long a provider is not contacted again after a failure.
+	RetryAfter = 10 * time.Second
 	// keysTTL is how long keys are used before they are fetched again, so that a
 	// withdrawn key stops working.
 	keysTTL = 10 * time.Minute
@@ -60,7 +62,8 @@ type Verifier struct {
 	providers map[string]*provider // by issuer
 }
 
-// New validates a configuration and returns its verifier. It contacts no provider.
+// New validates a configuration and returns its verifier. It contacts no provider; see
+// Discover.
 func New(c *Configuration, o Options) (*Verifier, error) {
 	for _, alg := range o.Algorithms {
 		if !slices.Contains(AllAlgorithms(), alg) {
@@ -105,6 +108,25 @@ func (v *Verifier) Verify(ctx context.Context, token, issuer string) (*request.U
 	return user, expires, err
 }
 
+// Discover asks those providers for the address of their keys that have not told it yet, so
+// that their first token need not wait for that, and a provider that cannot be reached is
+// logged when the server starts. It returns when all have answered or failed.
+func (v *Verifier) Discover(ctx context.Context, log *slog.Logger) {
+	var asking sync.WaitGroup
+	for _, p := range v.providers {
+		asking.Go(func() {
+			_, err := p.tokenKeys.discovered(ctx)
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			if !p.logged.Swap(true) {
+				log.Warn("a token provider cannot be used; it is asked again", "issuer", p.issuer.URL, "error", err)
+			}
+		})
+	}
+	asking.Wait()
+}
+
 // Close ends the connections to the providers.
 func (v *Verifier) Close() {
 	for _, p := range v.providers {
@@ -130,6 +152,7 @@ type provider struct {
 
 	metrics, keyMetrics measure.Sink
 
+	logged             atomic.Bool // a failed discovery has been logged
 	tokenKeys          issuerKeys
 	mu                 sync.Mutex             // guards others
 	distributedIssuers map[string]*issuerKeys // keys of issuers of distributed claims
@@ -224,7 +247,7 @@ func (t *issuerKeys) discovered(ctx context.Context) (*keySet, error) {
 	}
 	// Discovery is shared: it must not end with the context of one caller.
 	if err := t.discover(context.WithoutCancel(ctx)); err != nil {
-		t.failed, t.next = err, now.Add(retryAfter)
+		t.failed, t.next = err, now.Add(RetryAfter)
 		return nil, fmt.Errorf("oidc: authenticator not initialized: %w", err)
 	}
 	return t.keys, nil
