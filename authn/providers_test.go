@@ -136,6 +136,12 @@ func TestStructuredReload(t *testing.T) {
 	rewrite(t, file, config("c:", two, two))
 	s.Reload()
 	check("b:jane", "b:jane")
+	// A file with a provider that does not answer does not replace one that works.
+	dead := httptest.NewTLSServer(nil)
+	dead.Close()
+	rewrite(t, file, config("e:", two, dead))
+	s.Reload()
+	check("b:jane", "b:jane")
 	rewrite(t, file, config("d:", two))
 	s.Reload()
 	check("", "d:jane")

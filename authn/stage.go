@@ -43,6 +43,11 @@ type Stage struct {
 	anonymous      *anonymous
 	cache          *Cache // of token authentication
 	files          files
+	// structured is the AuthenticationConfiguration, apart from the other files: a reload
+	// waits for its providers. watching is the context of Watch, nil before; guarded by
+	// structured.mu.
+	structured files
+	watching   context.Context
 
 	clientCAs, proxyCAs pool
 	clients, proxies    [][]byte // the PEM files in clientCAs and proxyCAs
@@ -68,7 +73,7 @@ func (c Config) New() (*Stage, error) {
 		return nil, errors.New("tokens of service accounts and bootstrap tokens need access to objects")
 	}
 	c.RequestHeader.warn(c.Log)
-	s := &Stage{cfg: c, files: files{log: c.Log}}
+	s := &Stage{cfg: c, files: files{log: c.Log}, structured: files{log: c.Log}}
 	if !c.DisableAnonymous {
 		s.anonymous = newAnonymous(nil)
 	}
@@ -86,6 +91,7 @@ func (c Config) New() (*Stage, error) {
 			c.Reloaded()
 		}
 	}
+	s.structured.changed = s.files.changed
 	if s.signer != nil {
 		s.signer.Follow()
 	}
@@ -343,7 +349,7 @@ func (s *Stage) addProviders() error {
 		return fmt.Errorf("failed to load authentication configuration from file %q: %w", s.cfg.StructuredFile, err)
 	}
 	var first *oidc.Configuration
-	return s.files.addOne(s.cfg.StructuredFile, func(data []byte) (err error) {
+	return s.structured.addOne(s.cfg.StructuredFile, func(data []byte) (err error) {
 		if again := first != nil; again {
 			defer func() { measure.ConfigReloaded(s.cfg.Metrics, measure.Authentication, data, err) }()
 		} else {
@@ -366,6 +372,9 @@ func (s *Stage) addProviders() error {
 		if first == nil {
 			first = c
 			s.setAnonymous(c.Anonymous)
+		} else if err := s.awaitProviders(v); err != nil {
+			v.Close()
+			return err
 		}
 		if old := s.providers.Swap(v); old != nil {
 			old.Close()
@@ -545,15 +554,22 @@ func (s *Stage) Paths(address func() string) map[string]http.Handler {
 }
 
 // Reload loads the files that have changed.
-func (s *Stage) Reload() { s.files.reload() }
+func (s *Stage) Reload() {
+	s.files.reload()
+	s.structured.reload()
+}
 
 // Watch reloads files when they change, and asks the OIDC providers for the addresses of
 // their keys, until ctx ends.
 func (s *Stage) Watch(ctx context.Context) {
-	var discovering sync.WaitGroup
-	discovering.Go(func() { s.discover(ctx) })
+	s.structured.mu.Lock()
+	s.watching = ctx
+	s.structured.mu.Unlock()
+	var others sync.WaitGroup
+	others.Go(func() { s.discover(ctx) })
+	others.Go(func() { s.structured.watch(ctx) })
 	s.files.watch(ctx)
-	discovering.Wait()
+	others.Wait()
 }
 
 // discover asks the providers until ctx ends: there may be others when the file has changed.
@@ -561,10 +577,46 @@ func (s *Stage) discover(ctx context.Context) {
 	if s.providers.Load() == nil {
 		return
 	}
-	s.providers.Load().Discover(ctx, s.cfg.Log)
-	for range clock.Every(ctx, oidc.RetryAfter) {
-		s.providers.Load().Discover(ctx, s.cfg.Log)
+	last := ""
+	ask := func() {
+		text := ""
+		if err := s.providers.Load().Discover(ctx); err != nil {
+			text = err.Error()
+		}
+		if text != last && text != "" && ctx.Err() == nil {
+			s.cfg.Log.Warn("a token provider cannot be used; it is asked again", "error", text)
+		}
+		last = text
 	}
+	ask()
+	for range clock.Every(ctx, oidc.RetryAfter) {
+		ask()
+	}
+}
+
+// providersWithin is how long the providers of a changed file may take to answer, as in
+// kube-apiserver.
+const providersWithin = time.Minute
+
+// awaitProviders returns when all providers of a changed file have told where their keys
+// are, or the error of those that do not: with a mistake in an issuer, a file must not
+// replace one that works. s.structured.mu is held.
+func (s *Stage) awaitProviders(v *oidc.Verifier) error {
+	if s.watching == nil { // nobody waits for that in Reload
+		return v.Discover(context.Background())
+	}
+	ctx, cancel := context.WithTimeout(s.watching, providersWithin)
+	defer cancel()
+	err := v.Discover(ctx)
+	if err == nil {
+		return nil
+	}
+	for range clock.Every(ctx, oidc.RetryAfter) {
+		if err = v.Discover(ctx); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // Close closes the connections to providers and webhooks.

@@ -7,12 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -109,22 +107,24 @@ func (v *Verifier) Verify(ctx context.Context, token, issuer string) (*request.U
 }
 
 // Discover asks those providers for the address of their keys that have not told it yet, so
-// that their first token need not wait for that, and a provider that cannot be reached is
-// logged when the server starts. It returns when all have answered or failed.
-func (v *Verifier) Discover(ctx context.Context, log *slog.Logger) {
+// that their first token need not wait for that. It returns when all have answered or
+// failed; those that failed are asked again after RetryAfter.
+func (v *Verifier) Discover(ctx context.Context) error {
+	errs := make([]error, 0, len(v.providers))
 	var asking sync.WaitGroup
+	var mu sync.Mutex // guards errs
 	for _, p := range v.providers {
 		asking.Go(func() {
-			_, err := p.tokenKeys.discovered(ctx)
-			if err == nil || ctx.Err() != nil {
-				return
-			}
-			if !p.logged.Swap(true) {
-				log.Warn("a token provider cannot be used; it is asked again", "issuer", p.issuer.URL, "error", err)
+			if _, err := p.tokenKeys.discovered(ctx); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, fmt.Errorf("%s: %w", p.issuer.URL, err))
 			}
 		})
 	}
 	asking.Wait()
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(errs...)
 }
 
 // Close ends the connections to the providers.
@@ -152,7 +152,6 @@ type provider struct {
 
 	metrics, keyMetrics measure.Sink
 
-	logged             atomic.Bool // a failed discovery has been logged
 	tokenKeys          issuerKeys
 	mu                 sync.Mutex             // guards others
 	distributedIssuers map[string]*issuerKeys // keys of issuers of distributed claims
