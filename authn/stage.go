@@ -377,7 +377,7 @@ func (s *Stage) addProviders() error {
 			return err
 		}
 		if old := s.providers.Swap(v); old != nil {
-			old.Close()
+			old.Replace(v)
 		}
 		return nil
 	})

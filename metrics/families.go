@@ -22,12 +22,16 @@ type Families struct {
 	registry *Registry
 	first    sync.Once // calls begin before the first scrape
 	mu       sync.Mutex
-	all      map[*described]family // those that are registered; guarded by mu
+	all      map[*described]family  // those that are registered; guarded by mu
+	gauges   map[*described]*Gauges // those of all that are gauges; guarded by mu
 	// resets counts how often the metrics were reset.
 	resets atomic.Int64
 }
 
-var _ measure.Sink = (*Families)(nil)
+var (
+	_ measure.Sink      = (*Families)(nil)
+	_ measure.Forgetter = (*Families)(nil)
+)
 
 // kind is the type of a metric.
 type kind uint8
@@ -50,7 +54,7 @@ type observer = measure.Series
 // scraped; those without labels are then exposed even if nothing was observed, unless
 // they are late.
 func NewFamilies(r *Registry) *Families {
-	m := &Families{registry: r, all: map[*described]family{}}
+	m := &Families{registry: r, all: map[*described]family{}, gauges: map[*described]*Gauges{}}
 	r.beforeScrape(func() { m.first.Do(m.begin) })
 	r.onReset(func() {
 		m.begin()
@@ -89,27 +93,28 @@ func (m *Families) family(d *described) family {
 	defer m.mu.Unlock()
 	f := m.all[d]
 	if f == nil {
-		f = m.registry.described(d)
+		f, m.gauges[d] = m.registry.described(d)
 		m.all[d] = f
 	}
 	return f
 }
 
-// described registers a metric, and returns the function that finds its series.
-func (r *Registry) described(d *described) family {
+// described registers a metric, and returns the function that finds its series. of is nil
+// for metrics that are no gauges.
+func (r *Registry) described(d *described) (f family, of *Gauges) {
 	switch d.kind {
 	case counter, late:
 		v := r.counters(d)
-		return func(labels []string) observer { return v.WithLabelValues(v.bounded(labels)...) }
+		return func(labels []string) observer { return v.WithLabelValues(v.bounded(labels)...) }, nil
 	case gauge:
 		v := r.gaugesOf(d)
-		return func(labels []string) observer { return v.WithLabelValues(v.bounded(labels)...) }
+		return func(labels []string) observer { return v.WithLabelValues(v.bounded(labels)...) }, v
 	case info:
 		v := r.gaugesOf(d)
 		return func(labels []string) observer {
 			v.forgetOthers(labels)
 			return v.WithLabelValues(v.bounded(labels)...)
-		}
+		}, v
 	}
 	v := r.histograms(d)
 	find := func(labels []string) observer { return v.WithLabelValues(v.bounded(labels)...) }
@@ -122,7 +127,18 @@ func (r *Registry) described(d *described) family {
 			return two{v.WithLabelValues(labels...), summary.WithLabelValues(labels...)}
 		}
 	}
-	return find
+	return find, nil
+}
+
+// Forget implements measure.Forgetter.
+func (m *Families) Forget(metric, label, value string) {
+	d := allFamilies()[metric]
+	m.mu.Lock()
+	of := m.gauges[d]
+	m.mu.Unlock()
+	if of != nil {
+		of.forget(slices.Index(d.labels, label), value)
+	}
 }
 
 // Series implements measure.Sink.

@@ -96,3 +96,22 @@ func TestNames(t *testing.T) {
 		t.Errorf("only %d names were found", names)
 	}
 }
+
+// TestKeysOfAnIssuerThatIsGoneAreForgotten: an issuer whose tokens are no longer accepted
+// leaves no series, and others keep theirs.
+func TestKeysOfAnIssuerThatIsGoneAreForgotten(t *testing.T) {
+	r := New()
+	m := NewFamilies(r)
+	measure.IssuerIsGone(m, "https://never.example.com")
+	for _, issuer := range []string{"https://a.example.com", "https://b.example.com"} {
+		measure.KeysWereFetched(m, issuer, []byte("keys"), nil)
+		measure.KeysWereFetched(m, issuer, nil, errors.New("down"))
+	}
+	measure.IssuerIsGone(m, "https://a.example.com")
+	text := show(t, r)
+	for issuer, want := range map[string]int{"https://a.example.com": 0, "https://b.example.com": 3} {
+		if got := strings.Count(text, measure.Hash([]byte(issuer))); got != want {
+			t.Errorf("%s: got %d series, want %d", issuer, got, want)
+		}
+	}
+}

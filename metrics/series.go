@@ -241,6 +241,15 @@ func (g *Gauges) forgetOthers(labels []string) {
 	maps.DeleteFunc(g.many, func(key string, _ *Gauge) bool { return isOther(key) })
 }
 
+// forget removes the series with this value of a label.
+func (g *Gauges) forget(label int, value string) {
+	has := func(key string) bool { return strings.Split(key, separator)[label] == value }
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.few = slices.DeleteFunc(g.few, func(k keyed[Gauge]) bool { return has(k.key) })
+	maps.DeleteFunc(g.many, func(key string, _ *Gauge) bool { return has(key) })
+}
+
 // reset implements own: what is under way stays so.
 func (g *Gauges) reset() {}
 

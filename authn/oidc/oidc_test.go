@@ -24,6 +24,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -521,5 +522,29 @@ func TestCanceled(t *testing.T) {
 	_, _, _ = v.Verify(ctx, p.token(t, nil), p.URL)
 	if u, _, err := v.Verify(t.Context(), p.token(t, nil), p.URL); u == nil {
 		t.Errorf("error %v", err)
+	}
+}
+
+// forgetting is a sink that notes what is forgotten.
+type forgetting struct {
+	measure.Sink
+	values []string
+}
+
+func (f *forgetting) Forget(metric, _, value string) {
+	f.values = append(f.values, metric+" "+value)
+}
+
+// TestReplacedProvidersAreForgotten: when a configuration is replaced, metrics of those
+// issuers go that the new one does not have.
+func TestReplacedProvidersAreForgotten(t *testing.T) {
+	p, q := newIDP(t), newIDP(t)
+	sink := &forgetting{}
+	old := mustNew(t, Options{KeyMetrics: sink}, p.authenticator(), q.authenticator())
+	old.Replace(mustNew(t, Options{KeyMetrics: sink}, p.authenticator()))
+	hash := measure.Hash([]byte(q.URL))
+	want := []string{measure.KeysFetched + " " + hash, measure.KeysInfo + " " + hash}
+	if !slices.Equal(sink.values, want) {
+		t.Errorf("got %q, want %q", sink.values, want)
 	}
 }

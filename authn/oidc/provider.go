@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -130,7 +131,19 @@ func (v *Verifier) Discover(ctx context.Context) error {
 // Close ends the connections to the providers.
 func (v *Verifier) Close() {
 	for _, p := range v.providers {
+		p.closed.Store(true)
 		p.client.CloseIdleConnections()
+	}
+}
+
+// Replace closes v, which next replaces. Nothing is told any more about the keys of
+// providers that next does not have.
+func (v *Verifier) Replace(next *Verifier) {
+	v.Close()
+	for issuer, p := range v.providers {
+		if next.providers[issuer] == nil {
+			measure.IssuerIsGone(p.keyMetrics, issuer)
+		}
 	}
 }
 
@@ -152,6 +165,7 @@ type provider struct {
 
 	metrics, keyMetrics measure.Sink
 
+	closed             atomic.Bool // nothing is measured any more
 	tokenKeys          issuerKeys
 	mu                 sync.Mutex             // guards others
 	distributedIssuers map[string]*issuerKeys // keys of issuers of distributed claims
@@ -277,7 +291,7 @@ func (t *issuerKeys) discover(ctx context.Context) error {
 	}
 	t.keys = &keySet{url: doc.JWKSURI, now: t.now, get: func(ctx context.Context, url string) ([]byte, error) {
 		keys, err := t.get(ctx, url, "")
-		if t == &t.tokenKeys { // not those of distributed claims
+		if t == &t.tokenKeys && !t.closed.Load() { // not those of distributed claims
 			measure.KeysWereFetched(t.keyMetrics, t.issuer, keys, err)
 		}
 		return keys, err

@@ -66,6 +66,16 @@ func KeysWereFetched(to Sink, issuer string, keys []byte, err error) {
 	}
 }
 
+// IssuerIsGone removes when the keys of an issuer were fetched, and which they were: its
+// tokens are no longer accepted.
+func IssuerIsGone(from Sink, issuer string) {
+	if f, ok := from.(Forgetter); ok {
+		for _, metric := range []string{KeysFetched, KeysInfo} {
+			f.Forget(metric, "jwt_issuer_hash", Hash([]byte(issuer)))
+		}
+	}
+}
+
 // ServerName identifies the server in a cluster: servers on the same machine have the
 // same name, as with kube-apiserver.
 func ServerName() string {

@@ -11,6 +11,11 @@ type Sink interface {
 	Series(metric string, labels ...string) Series
 }
 
+// Forgetter is a Sink that can remove the series of a gauge with this value of a label.
+type Forgetter interface {
+	Forget(metric, label, value string)
+}
+
 // Series records a value: a histogram or gauge takes the value, a counter adds it.
 type Series = interface{ Observe(value float64) }
 
