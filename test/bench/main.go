@@ -27,6 +27,7 @@ const usage = `bench measures servers that speak the Kubernetes API.
   bench compare -server SPEC -server SPEC   what operations cost, in turn on each server
   bench grow -server SPEC                   how costs grow with objects, namespaces, watches and definitions
   bench draw FILE…                          tables and charts of what several calls of grow have written
+  bench floor                               what the least costs that a server has to do, on this machine
   bench short -server SPEC                  under a minute; fails if something costs twice what it should
 
 A SPEC is [NAME=]PATH[,OPTION]…, and PATH one of
@@ -68,6 +69,8 @@ func run(ctx context.Context, args []string, out, log io.Writer) error {
 		return grow(ctx, args, out, log)
 	case "draw":
 		return draw(args, out, log)
+	case "floor":
+		return floor(ctx, args, out, log)
 	case "short":
 		return short(ctx, args, out, log)
 	case referenceCommand:

@@ -323,12 +323,18 @@ func renewLeases(workers int) func(context.Context, *meter, int) error {
 // renewOverMany does work with leases, over as many connections as there are nodes, which
 // are open before.
 func renewOverMany(nodes int, work func(ctx context.Context, m *meter, c *client, count int) error) func(context.Context, *meter, int) error {
+	return overMany(nodes, func(t *target, i int) string { return leasesPath + "/" + t.leases[i].name }, work)
+}
+
+// overMany does work over many connections. Each of them is opened before, by getting a
+// path.
+func overMany(many int, path func(t *target, i int) string, work func(ctx context.Context, m *meter, c *client, count int) error) func(context.Context, *meter, int) error {
 	return func(ctx context.Context, m *meter, count int) error {
 		t := m.target
-		c := newClient(t.Server, nodes)
+		c := newClient(t.Server, many)
 		defer c.close()
-		if err := inParallel(ctx, 8, nodes, func(ctx context.Context, _, i int) error {
-			_, err := c.send(ctx, i, request{path: leasesPath + "/" + t.leases[i].name})
+		if err := inParallel(ctx, 8, many, func(ctx context.Context, _, i int) error {
+			_, err := c.send(ctx, i, request{path: path(t, i)})
 			return err
 		}); err != nil {
 			return err
@@ -343,10 +349,16 @@ func renewOverMany(nodes int, work func(ctx context.Context, m *meter, c *client
 	}
 }
 
-// heartbeats renews leases at a rate, whether or not those before are answered.
+// heartbeats renews leases at a rate.
 func heartbeats(nodes, rate int) func(context.Context, *meter, *client, int) error {
+	return atRate(rate, func(ctx context.Context, m *meter, c *client, i int) error {
+		return renew(ctx, c, i%nodes, &m.target.leases[i%nodes])
+	})
+}
+
+// atRate calls a function at a rate, whether or not the calls before have ended.
+func atRate(rate int, call func(ctx context.Context, m *meter, c *client, i int) error) func(context.Context, *meter, *client, int) error {
 	return func(ctx context.Context, m *meter, c *client, count int) error {
-		leases := m.target.leases
 		var group sync.WaitGroup
 		var failed error
 		ticker := time.NewTicker(time.Second / time.Duration(rate))
@@ -359,7 +371,7 @@ func heartbeats(nodes, rate int) func(context.Context, *meter, *client, int) err
 			}
 			group.Go(func() {
 				start := time.Now()
-				err := renew(ctx, c, i%nodes, &leases[i%nodes])
+				err := call(ctx, m, c, i)
 				m.mu.Lock()
 				defer m.mu.Unlock()
 				m.times = append(m.times, milliseconds(time.Since(start)))

@@ -37,6 +37,7 @@ const referenceCommand = "reference"
 const (
 	writeAlone = "write, 1 client"
 	writeMany  = "write, 16 clients"
+	writeQuiet = "write, 300 connections, 60 a second"
 	readSmall  = "read of 1 KB, 16 clients"
 	readLarge  = "read of 8 MB, 1 client"
 )
@@ -55,6 +56,13 @@ func referenceWork(name string) operation {
 		}
 	}
 	switch name {
+	case writeQuiet:
+		body := configMap("reference", "new", "")
+		return operation{name: name, count: 600, work: overMany(300, func(*target, int) string { return "/small" },
+			atRate(60, func(ctx context.Context, _ *meter, c *client, i int) error {
+				_, err := c.send(ctx, i%300, request{method: http.MethodPost, path: "/write", body: body})
+				return err
+			}))}
 	case writeAlone:
 		return operation{name: name, count: 300, work: writes(1)}
 	case writeMany:
