@@ -1,5 +1,7 @@
 package apiserver
 
+//lint:file-ignore SA1019 Endpoints are what older clients read
+
 import (
 	"context"
 	"log/slog"
