@@ -77,8 +77,10 @@ func (c *peer) next(kind byte) ([]byte, error) {
 	}
 }
 
-// Both implementations tell clients the same limits.
+// Both implementations tell clients the same limits, but for the window of a body before its
+// handler reads it.
 func TestHTTP2Server(t *testing.T) {
+	window := map[string]uint32{HTTP2Own: 64 << 10, HTTP2NetHTTP: maxFrame}
 	for configured, want := range map[string]string{HTTP2Own: HTTP2Own, HTTP2NetHTTP: HTTP2NetHTTP} {
 		s := start(t, &Server{Serving: Serving{HTTP2Server: configured, MaxStreams: 70}, API: routes{"/api/v1/pods": say("pods")}})
 		greeting := http2test.Greet(t, s.listener.Addr().String())
@@ -86,7 +88,7 @@ func TestHTTP2Server(t *testing.T) {
 			t.Errorf("%s: got the server of %s", configured, got)
 		}
 		for id, want := range map[http2.SettingID]uint32{
-			http2.SettingMaxConcurrentStreams: 70, http2.SettingMaxFrameSize: maxFrame, http2.SettingInitialWindowSize: maxFrame,
+			http2.SettingMaxConcurrentStreams: 70, http2.SettingMaxFrameSize: maxFrame, http2.SettingInitialWindowSize: window[configured],
 		} {
 			if got := greeting.Settings[id]; got != want {
 				t.Errorf("%s: got %v of %d, want %d", configured, id, got, want)
