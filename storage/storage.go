@@ -296,8 +296,9 @@ func ReadValue(ctx context.Context, b Backend, key string, revision int64) ([]by
 // Scanner is a Backend that can show values without a copy of each. A Backend that wraps
 // another one implements it with Scan.
 type Scanner interface {
-	// Scan is List, but passes the items to each instead of returning them. A value is
-	// valid until each returns. An error of each ends the scan, and is returned.
+	// Scan is List, but passes the items to each instead of returning them. An item and
+	// its value are valid until each returns. An error of each ends the scan, and is
+	// returned.
 	Scan(ctx context.Context, prefix string, opts ListOptions, each func(*KeyValue) error) (Page, error)
 }
 

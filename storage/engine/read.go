@@ -113,6 +113,7 @@ func (e *Engine) Scan(ctx context.Context, prefix string, opts storage.ListOptio
 	}
 	defer s.close()
 	page, n, bytes := storage.Page{Revision: s.revision}, 0, 0
+	var item storage.KeyValue // one for all, as it is on the heap
 	ok := s.first(max(prefix, opts.Start))
 	for ; ok; ok = s.next() {
 		if n%256 == 0 && ctx.Err() != nil {
@@ -122,7 +123,7 @@ func (e *Engine) Scan(ctx context.Context, prefix string, opts storage.ListOptio
 			page.More = true
 			break
 		}
-		item := s.current.keyValue(string(s.key))
+		item = s.current.keyValue(string(s.key))
 		if opts.KeysOnly {
 			item.Value = nil
 		}
