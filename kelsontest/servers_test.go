@@ -86,8 +86,8 @@ func cpu(tb testing.TB) time.Duration {
 // made for each of them again. Its time is not judged: it depends on the machine.
 func TestServersAreCheap(t *testing.T) {
 	c := costOf(t, 20)
-	if c.heapKB > 550 {
-		t.Errorf("got %.0f KB of heap for each server, want 550 at most", c.heapKB)
+	if c.heapKB > 530 {
+		t.Errorf("got %.0f KB of heap for each server, want 530 at most", c.heapKB)
 	}
 	if c.goroutines > 10 {
 		t.Errorf("got %.1f goroutines for each server, want 10 at most", c.goroutines)
