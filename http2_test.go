@@ -80,7 +80,7 @@ func (c *peer) next(kind byte) ([]byte, error) {
 // Both implementations tell clients the same limits, but for the window of a body before its
 // handler reads it.
 func TestHTTP2Server(t *testing.T) {
-	window := map[string]uint32{HTTP2Own: 64 << 10, HTTP2NetHTTP: maxFrame}
+	window := map[string]uint32{HTTP2Own: 64 << 10, HTTP2NetHTTP: maxWindow}
 	for configured, want := range map[string]string{HTTP2Own: HTTP2Own, HTTP2NetHTTP: HTTP2NetHTTP} {
 		s := start(t, &Server{Serving: Serving{HTTP2Server: configured, MaxStreams: 70}, API: routes{"/api/v1/pods": say("pods")}})
 		greeting := http2test.Greet(t, s.listener.Addr().String())

@@ -29,7 +29,10 @@ const (
 	// maxStreams per HTTP/2 connection is what clients assume before SETTINGS arrive.
 	maxStreams = 100
 	// maxFrame is the largest HTTP/2 frame in bytes; nearly all objects fit into one.
-	maxFrame = 256 << 10
+	// It is not more than a client may send of a body before it is read.
+	maxFrame = 64 << 10
+	// maxWindow is the receive window of a body in bytes.
+	maxWindow = 256 << 10
 	// maxAhead is the receive window of a connection in bytes.
 	maxAhead = 4 << 20
 )

@@ -291,13 +291,13 @@ func (s *Server) httpServer(base context.Context) *http.Server {
 	case s.Serving.HTTP2Server == HTTP2NetHTTP:
 		// MaxHeaderBytes and IdleTimeout are set on the server.
 		server.HTTP2 = &http.HTTP2Config{
-			MaxConcurrentStreams: streams, MaxReadFrameSize: maxFrame, MaxReceiveBufferPerStream: maxFrame,
+			MaxConcurrentStreams: streams, MaxReadFrameSize: maxFrame, MaxReceiveBufferPerStream: maxWindow,
 			MaxReceiveBufferPerConnection: maxAhead - 1, // must be below 4 MiB
 			WriteByteTimeout:              stalledTimeout,
 		}
 	default:
 		http2 := &h2.Server{
-			MaxStreams: streams, MaxHeaderBytes: maxHeaderBytes, MaxFrame: maxFrame, StreamWindow: maxFrame, ConnWindow: maxAhead,
+			MaxStreams: streams, MaxHeaderBytes: maxHeaderBytes, MaxFrame: maxFrame, StreamWindow: maxWindow, ConnWindow: maxAhead,
 			IdleTimeout: idleTimeout, WriteTimeout: stalledTimeout, ErrorLog: errors,
 		}
 		http2.Configure(server)

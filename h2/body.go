@@ -68,12 +68,12 @@ func (b bodyReader) Read(p []byte) (int, error) {
 		st.response.addInformational(http.StatusContinue, nil)
 		c.send()
 	}
-	if !st.isRead {
-		st.isRead = true
-		if more := c.srv.StreamWindow - c.srv.firstWindow(); more > 0 && (st.declared < 0 || st.declared > firstWindow) {
-			c.giveStream(st, more)
-			c.send()
-		}
+	// A body that is as long as the window needs more of it, too: there are clients that
+	// cannot send its end without.
+	if !st.wide && (st.declared < 0 || st.declared >= firstWindow) {
+		st.wide = true
+		c.giveStream(st, c.srv.StreamWindow-c.srv.firstWindow())
+		c.send()
 	}
 	for {
 		if n := st.body.take(p); n > 0 {
@@ -117,7 +117,7 @@ func (st *stream) showTrailers() {
 // a frame.
 func (c *conn) giveStream(st *stream, n int) {
 	window := c.srv.firstWindow()
-	if st.isRead {
+	if st.wide {
 		window = c.srv.StreamWindow
 	}
 	if st.credit += n; !st.received && st.closed == nil && st.credit >= window/2 {

@@ -565,3 +565,25 @@ func TestBodiesThatWaitAreShort(t *testing.T) {
 		return ok && len(data.Data()) > 0
 	})
 }
+
+// TestBodyOfTheFirstWindow: a client that cannot end a body while its window is used up,
+// such as nghttp2, gets more of it when the handler reads.
+func TestBodyOfTheFirstWindow(t *testing.T) {
+	const first = 64 << 10
+	s := newServer()
+	s.StreamWindow, s.ConnWindow = 4*first, 1<<20
+	ts := serve(t, s, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) })
+	p := dial(t, ts)
+	if err := p.begin(1, false, "content-length", strconv.Itoa(first)); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		if err := p.framer.WriteData(1, false, make([]byte, first/4)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.frames("a larger window", func(f http2.Frame) bool {
+		update, ok := f.(*http2.WindowUpdateFrame)
+		return ok && update.StreamID == 1
+	})
+}

@@ -49,7 +49,7 @@ type stream struct {
 	trailer         http.Header // trailers that have come and that the handler does not see yet
 	requestTrailer  http.Header // Request.Trailer, which belongs to the handler
 	received        bool        // the whole request has come
-	isRead          bool        // the handler has begun to read the body
+	wide            bool        // the window of the body is StreamWindow: the handler reads it
 	abandoned       bool        // nobody will read the rest of the body
 	expectsContinue bool        // the client sends the body when it is told to
 	arrived         sync.Cond   // more of the body may have come
