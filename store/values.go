@@ -120,14 +120,19 @@ func (r *Resource) Largest() int { return int(r.largest.Load()) }
 // smallObject is the size of objects whose memory need not be known before they are changed.
 const smallObject = 32 << 10
 
-// SizeOf returns how many stored bytes an object has. It is 0 if there is none, and if none
-// in the cache is large.
+// SizeOf returns how many stored bytes an object has. It is 0 if there is none, if none in
+// the cache is large, and if there is no cache and the backend is not on this machine: a
+// write must not wait for it twice. It does not load the cache.
 func (r *Resource) SizeOf(ctx context.Context, key string) int {
-	if r.loaded.Load() && r.Largest() < smallObject {
-		return 0
+	var rec *Record
+	var err error
+	switch loaded := r.loaded.Load(); {
+	case loaded && r.Largest() >= smallObject:
+		rec, _, err = r.cached(key)
+	case !loaded && r.store.values != nil && r.store.values.Near:
+		rec, err = r.newest(ctx, key)
 	}
-	rec, err := r.Get(ctx, key, Read{Any: true})
-	if err != nil {
+	if rec == nil || err != nil {
 		return 0 // who changes the object finds out why
 	}
 	return rec.StoredSize()

@@ -249,6 +249,11 @@ func TestGetBesideLoad(t *testing.T) {
 		}
 		wantPod(t, r, rec, version)
 	}
+	for range 2 * fewGets { // before writes, which need not load it
+		if size := r.SizeOf(t.Context(), r.Key("default", "p003")); size == 0 {
+			t.Fatal("the size of an object that is not in the cache is not known")
+		}
+	}
 	for range fewGets {
 		get("p003", 1)
 	}
