@@ -223,7 +223,7 @@ func (m *Manager) run(ctx context.Context, on []Controller, ready func()) error 
 			}
 		}
 		defer m.Jumps(jumped)()
-		jumped() // perhaps before that
+		jumped() // the clock may have jumped since the first of them started
 	}
 	told, paused, synced := 0, time.Duration(0), false
 	err := feed.Follow(ctx, func(changes []Change) {

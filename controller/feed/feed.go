@@ -63,6 +63,11 @@ func (l location) prefix() string { return storage.Root + l.key + "/" }
 func (f *Feed) current() *kinds {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.look()
+}
+
+// look is current for a caller that holds the mutex.
+func (f *Feed) look() *kinds {
 	catalog := f.Catalog()
 	if f.kinds != nil && f.kinds.catalog == catalog {
 		return f.kinds
@@ -163,9 +168,12 @@ func (f *Feed) Holds(ctx context.Context, kind *controller.Kind, namespace strin
 // CatalogChanged has the feed look at the catalog again: objects of kinds that were
 // not known may be there already.
 func (f *Feed) CatalogChanged() {
-	f.current() // each catalog, also one that follow is too late for
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.wake == nil {
+		return // nobody follows
+	}
+	f.look() // at each catalog, also at one that is replaced before follow comes to it
 	for _, wake := range f.wake {
 		wake()
 	}
