@@ -3,7 +3,6 @@ package network
 import (
 	"io"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -94,17 +93,17 @@ func occupy(t *testing.T, c *cluster, token, schema string) {
 	}
 	// A request that came before the schema has a seat elsewhere.
 	waitFor("schema "+schema, func(_ int, got string) bool { return got == schema })
-	body, writer := io.Pipe()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		for t.Context().Err() == nil {
-			_, _, _ = send(http.MethodPost, io.MultiReader(strings.NewReader("{"), body))
+			// The request before may still have the seat, so that this one is refused.
+			// Then the transport closes the body, which ends what waits for its end.
+			body, writer := io.Pipe()
+			go func() { _, _ = writer.Write([]byte("{")) }()
+			_, _, _ = send(http.MethodPost, body)
 		}
 	}()
-	t.Cleanup(func() {
-		writer.Close()
-		<-done
-	})
+	t.Cleanup(func() { <-done })
 	waitFor("429", func(status int, _ string) bool { return status == http.StatusTooManyRequests })
 }
