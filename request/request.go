@@ -173,7 +173,8 @@ func (r *Request) EndTurn() {
 }
 
 // Started releases Hold, because the rest of the request costs the server next to
-// nothing: a watch has sent its initial events, or the request is proxied.
+// nothing: a watch has sent its initial events, the request is proxied, or a small
+// response has only to be written.
 func (r *Request) Started() {
 	if r.Hold != nil {
 		r.Hold.Release()

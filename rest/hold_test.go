@@ -3,11 +3,14 @@ package rest
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/apikeel/kelson/budget"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/wire"
 )
 
@@ -91,4 +94,53 @@ func countsWhatIsChanged(t *testing.T, h *Handler, memory *budget.Memory) {
 		})
 	}
 	group.Wait()
+}
+
+// seat notes whether it was returned.
+type seat struct{ returned bool }
+
+func (s *seat) Release() { s.returned = true }
+
+// slowClient notes whether a seat was still taken while the last bytes were written.
+type slowClient struct {
+	http.ResponseWriter
+	seat *seat
+	held bool
+}
+
+func (w *slowClient) Write(b []byte) (int, error) {
+	w.held = !w.seat.returned
+	return w.ResponseWriter.Write(b)
+}
+
+// TestSmallAnswersHoldNoSeat: while a small answer is written its client may take all the
+// time it has; a large one keeps its seat.
+func TestSmallAnswersHoldNoSeat(t *testing.T) {
+	h := serveConfigMaps(t, 2, 1000, 0)
+	large := `{"metadata":{"name":"large"},"data":{"x":"` + strings.Repeat("x", 2*budget.Small) + `"}}`
+	for _, c := range []struct {
+		method, path, body string
+		held               bool
+	}{
+		{"GET", "/api/v1/configmaps", "", false},
+		{"POST", configMaps, `{"metadata":{"name":"small"}}`, false},
+		{"GET", configMaps + "/small", "", false},
+		{"POST", configMaps, large, true},
+		{"GET", configMaps + "/large", "", true},
+		{"DELETE", configMaps + "/small", "", false},
+		{"GET", configMaps + "/small", "", false},
+	} {
+		r := httptest.NewRequest(c.method, c.path, strings.NewReader(c.body))
+		info, err := request.Parse(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken := &seat{}
+		w := &slowClient{ResponseWriter: httptest.NewRecorder(), seat: taken}
+		req := &request.Request{Info: info, Received: time.Now(), Hold: taken}
+		h.Route(w, r.WithContext(request.With(r.Context(), req)))
+		if w.held != c.held {
+			t.Errorf("%s %s of %d bytes: a seat is taken while the answer is written: %t, want %t", c.method, c.path, len(c.body), w.held, c.held)
+		}
+	}
 }

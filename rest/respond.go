@@ -103,6 +103,7 @@ func (s *scope) respondStatus(code int, status *metav1.Status) {
 	s.span.Event(aboutToWrite)
 	clock := s.clock()
 	auditStatus(s.req, status)
+	s.req.Started()
 	writeStatus(s.w, s.enc.Format, code, status)
 	clock.stop(request.Serialize)
 	s.span.Last(writingDone)
@@ -127,7 +128,17 @@ func (s *scope) write(code int, body []byte) {
 		return
 	}
 	s.w.WriteHeader(code)
+	s.made(len(body))
 	_, _ = s.w.Write(body)
+}
+
+// made returns the seats of a request whose response is made, but for a number of bytes
+// that are left to be written. If they are few, a client that does not read them should
+// not take a seat from others.
+func (s *scope) made(left int) {
+	if left <= budget.Small {
+		s.req.Started()
+	}
 }
 
 func (s *scope) acceptsGzip() bool { return !s.h.NoCompression && request.AcceptsGzip(s.r) }

@@ -20,7 +20,9 @@ import (
 
 // fail answers a request with an error.
 func (s *scope) fail(err error) {
-	WriteError(s.w, s.r, s.translate(err), s.h)
+	err = s.translate(err)
+	s.req.Started()
+	WriteError(s.w, s.r, err, s.h)
 }
 
 // translate gives errors of the store the words that clients know.
