@@ -113,23 +113,24 @@ func (s *Store) Report(m *budget.Memory) {
 	m.Report(budget.Holder{Name: "encodings", Limit: s.budget.Limit, Held: s.budget.Spent})
 }
 
-// Largest returns a bound of the stored bytes of the objects in the cache. It does not
-// become less when a large object goes.
+// Largest returns a bound of the stored bytes of the objects in the cache, and of those
+// that were read without it. It does not become less when a large object goes.
 func (r *Resource) Largest() int { return int(r.largest.Load()) }
 
 // smallObject is the size of objects whose memory need not be known before they are changed.
 const smallObject = 32 << 10
 
 // SizeOf returns how many stored bytes an object has. It is 0 if there is none, if none in
-// the cache is large, and if there is no cache and the backend is not on this machine: a
-// write must not wait for it twice. It does not load the cache.
+// the cache is large, and if there is no cache, the backend is not on this machine, and no
+// object was large that was read from it so far: few writes should wait for it twice. It
+// does not load the cache.
 func (r *Resource) SizeOf(ctx context.Context, key string) int {
 	var rec *Record
 	var err error
 	switch loaded := r.loaded.Load(); {
 	case loaded && r.Largest() >= smallObject:
 		rec, _, err = r.cached(key)
-	case !loaded && r.store.values != nil && r.store.values.Near:
+	case !loaded && (r.Largest() >= smallObject || r.store.values != nil && r.store.values.Near):
 		rec, err = r.newest(ctx, key)
 	}
 	if rec == nil || err != nil {

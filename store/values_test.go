@@ -15,6 +15,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
+	"github.com/apikeel/kelson/storage/memory"
 )
 
 // openLimited opens a store on disk that keeps few stored bytes in memory.
@@ -212,6 +213,44 @@ func (b *heldScan) Scan(ctx context.Context, prefix string, opts storage.ListOpt
 		return b.Engine.Scan(ctx, prefix, opts, each)
 	case <-ctx.Done():
 		return storage.Page{}, ctx.Err()
+	}
+}
+
+// TestSizeOnSharedBackend: the size of objects on another machine is asked for once one was
+// large.
+func TestSizeOnSharedBackend(t *testing.T) {
+	b := memory.New(memory.Options{})
+	defer b.Close()
+	open := func() *Resource {
+		s, err := Open(t.Context(), b, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		r := s.Resource(podDefinition())
+		r.counted.Store(true) // writes do not load it
+		return r
+	}
+	large := newPod("large", "n")
+	large.Annotations = map[string]string{"a": strings.Repeat("x", smallObject)}
+	r := open()
+	mustCreate(t, r, newPod("small", "n"))
+	mustCreate(t, r, large)
+
+	r = open()
+	for _, c := range []struct {
+		read  string
+		known bool
+	}{{"small", false}, {"large", true}} {
+		if _, err := r.newest(t.Context(), r.Key("default", c.read)); err != nil {
+			t.Fatal(err)
+		}
+		if size := r.SizeOf(t.Context(), r.Key("default", "large")); (size >= smallObject) != c.known {
+			t.Errorf("after %s was read: size %d, want it known: %t", c.read, size, c.known)
+		}
+	}
+	if r.loaded.Load() {
+		t.Error("the cache is loaded to know the size of an object")
 	}
 }
 

@@ -267,7 +267,11 @@ func (r *Resource) newest(ctx context.Context, key string) (*Record, error) {
 	case err != nil && kv.Err == nil:
 		return nil, err
 	}
-	return r.readRecord(&kv)
+	rec, err := r.readRecord(&kv)
+	if err == nil {
+		r.noteSize(rec)
+	}
+	return rec, err
 }
 
 // readRecord makes the record of what was read from the backend. The error is
