@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -84,15 +85,15 @@ func (a *assembly) writeImage(ctx context.Context) {
 	if a.Now != nil {
 		now = a.Now
 	}
-	at, backend := now().Unix(), a.places.all[0].backend
-	if !fits(at) {
+	c, backend := &imprint{seed: uuid.New(), at: now().Unix()}, a.places.all[0].backend
+	if !fits(c.at) {
 		return
 	}
 	// What nobody would ask for is not noted.
 	services, roles := storage.Root+aggregator.Group+"/", storage.Root+"clusterroles/"
 	_ = protect.Each(len(a.image.objects), imageWriters, func(i int) error {
-		t, uid := a.image.objects[i], uuid.New()
-		revision, err := storage.CreateLazy(ctx, backend, t.key, len(t.stored), func() []byte { return t.fill(uid, at) })
+		t := a.image.objects[i]
+		revision, err := storage.CreateLazy(ctx, backend, t.key, len(t.stored), func() []byte { return t.fill(c) })
 		if err != nil {
 			return err
 		}
@@ -265,11 +266,23 @@ func fits(at int64) bool {
 	return len(binaryTime(t)) == len(binaryTime(imageTime)) && len(textTime(t)) == len(textTime(imageTime))
 }
 
-// fill returns the object with a uid, created at a time in seconds that fits.
-func (t *template) fill(uid uuid.UUID, at int64) []byte {
-	binary, text := binaryTime(time.Unix(at, 0)), textTime(time.Unix(at, 0))
+// imprint is what the objects of an image have of the server that wrote them.
+type imprint struct {
+	seed uuid.UUID // random; uids are made from it, so that none has to be kept
+	at   int64     // when they were created, in seconds; it fits
+}
+
+// uid returns the uid of an object: a random one to whoever does not know the seed.
+func (c *imprint) uid(key string) uuid.UUID {
+	return uuid.NewHash(sha256.New(), c.seed, []byte(key), 4)
+}
+
+// fill returns the object of a server.
+func (t *template) fill(c *imprint) []byte {
+	at := time.Unix(c.at, 0)
+	binary, text := binaryTime(at), textTime(at)
 	stored := bytes.Clone(t.stored)
-	copy(stored[t.uid:], uid.String())
+	copy(stored[t.uid:], c.uid(t.key).String())
 	for _, i := range t.binary {
 		copy(stored[i:], binary)
 	}
