@@ -118,9 +118,12 @@ func (es *encodings) find(id EncodingID) *encoding {
 	return nil
 }
 
-// add keeps an encoding and returns its bytes, or those of the same encoding that
-// another goroutine has added meanwhile.
+// add keeps an encoding, if there is room, and returns its bytes, or those of the same
+// encoding that another goroutine has added meanwhile.
 func (es *encodings) add(e *encoding) []byte {
+	if es.budget != nil && !es.budget.hasRoom() {
+		return e.bytes
+	}
 	for {
 		e.next = es.first.Load()
 		for other := e.next; other != nil; other = other.next {
@@ -182,22 +185,29 @@ func (b *EncodingBudget) dropIdle() {
 // meanwhile included.
 func (b *EncodingBudget) Spent() int64 { return b.spent.Load() }
 
-// spend counts n bytes, and sweeps if they are too many. While another goroutine
-// sweeps, it leaves that to the other one, which looks again before it returns; not
-// for ever, in case bytes come as fast as they go.
-func (b *EncodingBudget) spend(n int64) {
-	before := b.spent.Load()
-	for try := 0; try < maxSweeps && b.spent.Add(n) > b.Limit && b.sweeping.TryLock(); try++ {
-		n = 0
+// hasRoom reports whether one more encoding may be kept, and makes room if there is none.
+// While another goroutine does that there is none: it can take long, and much could come
+// meanwhile.
+func (b *EncodingBudget) hasRoom() bool {
+	for try := 0; b.spent.Load() > b.Limit; try++ {
+		if try == maxSweeps || !b.sweeping.TryLock() {
+			return false
+		}
 		b.makeRoom()
 		b.sweeping.Unlock()
 	}
-	if now := b.spent.Load(); now > fewEncodings && before/fewEncodings != now/fewEncodings {
+	return true
+}
+
+// spend counts n bytes.
+func (b *EncodingBudget) spend(n int64) {
+	now := b.spent.Add(n)
+	if now > fewEncodings && (now-n)/fewEncodings != now/fewEncodings {
 		b.dropIdleLater() // now and then: it may have stopped when there was less
 	}
 }
 
-// maxSweeps is how often one call of spend sweeps.
+// maxSweeps is how often one call of hasRoom sweeps.
 const maxSweeps = 8
 
 func (b *EncodingBudget) makeRoom() {
