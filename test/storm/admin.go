@@ -117,16 +117,24 @@ const changedConfigMaps = 300
 
 func changedName(i int) string { return fmt.Sprintf("changed-%d", i%changedConfigMaps) }
 
+// writtenName returns the name of the ConfigMap that a write of the administrator is about.
+func writtenName(run string, n int) string {
+	if n%2 == 1 {
+		return fmt.Sprintf("created-%s-%d", run, n)
+	}
+	return changedName(n / 2)
+}
+
 // newAdministrator returns the probe of an administrator, who changes a ConfigMap and
 // creates another in turn on a connection of its own.
 func newAdministrator(url, run string) *probe {
 	c := newClient(adminUser, clientOptions{})
 	path := url + "/api/v1/namespaces/" + adminNamespace + "/configmaps"
 	return &probe{interval: adminInterval, timeout: adminTimeout, send: func(ctx context.Context, n int) error {
-		name := changedName(n / 2)
+		name := writtenName(run, n)
 		method, to := http.MethodPut, path+"/"+name
 		if n%2 == 1 {
-			name, method, to = fmt.Sprintf("created-%s-%d", run, n), http.MethodPost, path
+			method, to = http.MethodPost, path
 		}
 		_, err := c.call(ctx, method, to, mediaJSON, fmt.Appendf(nil,
 			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":%q},"data":{"n":"%d"}}`, name, n))

@@ -47,6 +47,7 @@ type order struct {
 	Clients     int
 	Streams     int
 	Users       int
+	FirstUser   int
 	Impatient   bool
 	Duration    time.Duration
 	Drain       time.Duration
@@ -240,7 +241,7 @@ func (s *storm) run(ctx context.Context) {
 // client is one client: its requests, one after the other or some at a time, on its own
 // connection.
 func (s *storm) client(stormCtx, drainCtx context.Context, i int) {
-	user := userName(i % s.Users)
+	user := userName(s.FirstUser + i%s.Users)
 	var o clientOptions
 	if s.Scenario.Read != readAll {
 		o.window = slowWindow

@@ -28,9 +28,12 @@ type fields = map[string]any
 // dataFolder returns a folder with the data of a scenario, filling it unless an earlier
 // run has done so. The server that fills it has no memory limit.
 func dataFolder(ctx context.Context, o *options, kind serverKind, data string) (string, error) {
-	name := fmt.Sprintf("%s-large-%dx%d", kind.name(), o.objects, o.objectBytes)
-	if data == smallData {
-		name = fmt.Sprintf("%s-small-%dx%d", kind.name(), o.small, o.smallBytes)
+	name := kind.name()
+	if data != smallData {
+		name += fmt.Sprintf("-large-%dx%d", o.objects, o.objectBytes)
+	}
+	if data != largeData {
+		name += fmt.Sprintf("-small-%dx%d", o.small, o.smallBytes)
 	}
 	root, err := filepath.Abs(o.data)
 	if err != nil {
@@ -103,13 +106,18 @@ func fill(ctx context.Context, o *options, s *server, data string) error {
 	}); err != nil {
 		return err
 	}
-	if data == smallData {
-		return inParallel(ctx, o.small, fillers, func(ctx context.Context, i int) error {
+	if data != largeData {
+		if err := inParallel(ctx, o.small, fillers, func(ctx context.Context, i int) error {
 			return create(ctx, "/api/v1/namespaces/"+namespace+"/configmaps", fields{
 				"apiVersion": "v1", "kind": "ConfigMap", "metadata": fields{"name": fmt.Sprintf("small-%05d", i)},
 				"data": fields{"value": randomText(o.smallBytes * 3 / 4)},
 			})
-		})
+		}); err != nil {
+			return err
+		}
+	}
+	if data == smallData {
+		return nil
 	}
 	return inParallel(ctx, o.objects, fillers, func(ctx context.Context, i int) error {
 		return create(ctx, "/api/v1/namespaces/"+namespace+"/secrets", fields{

@@ -6,6 +6,7 @@
 //
 //	go run ./test/storm -check                                 # Kelson: 400 Secrets of 1 MB, 512 MiB, 256 clients
 //	go run ./test/storm -list                                  # all scenarios
+//	go run ./test/storm -soak 30m                              # everything at once, with a kill in the middle
 //	go run ./test/storm -data /tmp/storm -scenario all -clients 16,64,256,1024
 //	go run ./test/storm -kube-apiserver PATH -etcd PATH        # kube-apiserver and etcd, within one limit
 //	go run ./test/storm -server ./kelson -- -v 2               # flags of the server come last
@@ -58,6 +59,7 @@ type options struct {
 	clients        []int
 	limits         []int64 // bytes; 0 is none
 	duration       time.Duration
+	soak           time.Duration
 	drain          time.Duration
 	settle         time.Duration
 	users          int
@@ -97,6 +99,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 	clients := flags.String("clients", "256", "`counts` of clients, separated by commas")
 	limits := flags.String("limit", "512Mi", "memory `limits`, separated by commas; 0 for none")
 	flags.DurationVar(&o.duration, "time", o.duration, "how long clients begin new requests")
+	flags.DurationVar(&o.soak, "soak", 0, "instead of scenarios, put mixed load on Kelson for so long within the first limit, with a SIGKILL in the middle, and fail if anything is lost, broken, above its bound, or grows")
 	flags.DurationVar(&o.drain, "drain", o.drain, "how long answers under way may go on after that")
 	flags.DurationVar(&o.settle, "settle", o.settle, "how long after the storm memory is measured")
 	flags.IntVar(&o.users, "users", o.users, "how many users the clients are")
@@ -196,6 +199,13 @@ func run(ctx context.Context, args []string, out, progress io.Writer) error {
 	if err := canLimit(); err != nil && slices.ContainsFunc(o.limits, func(n int64) bool { return n > 0 }) {
 		fmt.Fprintf(progress, "storm: there will be no memory limit: %v\n", err)
 		o.limits = []int64{0}
+	}
+	if o.soak > 0 {
+		kelson, ok := kinds[0].(kelsonServer)
+		if !ok {
+			return errors.New("-soak is for Kelson: it asks the server what its parts hold")
+		}
+		return soak(ctx, o, kelson, o.soak, o.limits[0])
 	}
 	all, err := measureAll(ctx, o, kinds)
 	// What was measured before an error is shown.

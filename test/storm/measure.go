@@ -25,6 +25,10 @@ const (
 	// should have.
 	clientsPatience = 30 * time.Second
 	clientsNice     = "10"
+	// busyAdminBound is the bound of the administrator's p99 on a machine of which other
+	// programs use more than busyCores meanwhile.
+	busyAdminBound = 5 * time.Second
+	busyCores      = 0.3
 )
 
 // survived is the outcome of a server that runs at the end.

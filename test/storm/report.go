@@ -153,6 +153,8 @@ func verdict(all []*result, adminBound time.Duration, throughputPart float64) er
 	return errors.Join(wrong...)
 }
 
+const noCompleteAnswer = "no complete answer"
+
 // faults returns what must not happen in a storm and did.
 func (r *result) faults(adminBound time.Duration) (faults []string) {
 	if r.Outcome != survived {
@@ -166,7 +168,7 @@ func (r *result) faults(adminBound time.Duration) (faults []string) {
 		faults = append(faults, fmt.Sprintf("%d broken answers to those who read: %v", r.Honest.Broken, r.Honest.Reasons))
 	}
 	if got := r.Answers.Complete + r.Honest.Complete; got == 0 {
-		faults = append(faults, "no complete answer")
+		faults = append(faults, noCompleteAnswer)
 	}
 	if r.restarts {
 		return faults // others wait for the server as well

@@ -29,6 +29,7 @@ const (
 const (
 	largeData = "large"
 	smallData = "small"
+	mixedData = "mixed" // both
 )
 
 const (
