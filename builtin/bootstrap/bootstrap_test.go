@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
@@ -49,6 +50,37 @@ func TestObjects(t *testing.T) {
 	}
 	for k := range want {
 		t.Errorf("%s: missing", k)
+	}
+}
+
+// TestRolesObeyGates wants roles, rules and URLs to be left out with the gates that they belong to.
+func TestRolesObeyGates(t *testing.T) {
+	gates, err := features.New(features.Config{EmulatedVersion: "1.34", Set: map[string]bool{
+		"DynamicResourceAllocation": false, "DRAAdminAccess": false, "DRAPrioritizedList": false, "DRASchedulerFilterTimeout": false}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var urls []string
+	for _, obj := range RBAC(gates) {
+		if strings.Contains(obj.GetName(), "resource-claim-controller") {
+			t.Errorf("got %s, want it left out", obj.GetName())
+		}
+		role, ok := obj.(*rbacv1.ClusterRole)
+		if !ok {
+			continue
+		}
+		for _, r := range role.Rules {
+			if slices.Contains(r.APIGroups, "resource.k8s.io") {
+				t.Errorf("%s has the rule %v, want none about devices", role.Name, r)
+			}
+			if role.Name == "system:monitoring" {
+				urls = append(urls, r.NonResourceURLs...)
+			}
+		}
+	}
+	want := []string{"/healthz", "/healthz/*", "/livez", "/livez/*", "/metrics", "/metrics/slis", "/readyz", "/readyz/*"} // flagz and statusz are alpha in 1.34
+	if !slices.Equal(urls, want) {
+		t.Errorf("system:monitoring has %v, want %v", urls, want)
 	}
 }
 

@@ -37,7 +37,7 @@ func RBAC(gates features.Gates) []resource.Object {
 				objects = append(objects, newObject(words))
 			}
 		case !skip && !off:
-			addLine(objects[len(objects)-1], words)
+			addLine(objects[len(objects)-1], dropItems(words, gates))
 		}
 	}
 	return objects
@@ -51,6 +51,23 @@ func splitGate(words []string, gates features.Gates) (rest []string, off bool) {
 		return rest, !gates.Enabled(name)
 	}
 	return words, false
+}
+
+// dropItems removes the items of lists whose gate is disabled, and the names of gates.
+func dropItems(words []string, gates features.Gates) []string {
+	for i, word := range words {
+		if !strings.Contains(word, "?") {
+			continue
+		}
+		var kept []string
+		for item := range strings.SplitSeq(word, ",") {
+			if item, gate, gated := strings.Cut(item, "?"); !gated || gates.Enabled(gate) {
+				kept = append(kept, item)
+			}
+		}
+		words[i] = strings.Join(kept, ",")
+	}
+	return words
 }
 
 // newObject makes the object of an unindented line.
