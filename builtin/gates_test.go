@@ -247,6 +247,27 @@ func TestFieldsBehindGates(t *testing.T) {
 	}
 }
 
+// without returns the gates of a version without one of them, and without those that need it.
+func without(t *testing.T, gate, version string) features.Gates {
+	t.Helper()
+	config := features.Config{EmulatedVersion: version}
+	usual, err := features.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.Set = map[string]bool{gate: false}
+	for name, g := range features.Kubernetes() {
+		if slices.Contains(g.Needs, gate) && g.At(usual.Version()).Default {
+			config.Set[name] = false
+		}
+	}
+	gates, err := features.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return gates
+}
+
 func setDefaults(d *resource.Definition, obj resource.Object) {
 	if f := d.HubVersion().Default; f != nil {
 		f(obj)
@@ -333,6 +354,10 @@ func TestFieldsGoWithTheirGates(t *testing.T) {
 		{"MatchLabelKeysInPodTopologySpread", "", "", "pods", pod(func(s *corev1.PodSpec) {
 			s.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{MatchLabelKeys: []string{"a"}}}
 		}), inPod(func(s *corev1.PodSpec) bool { return s.TopologySpreadConstraints[0].MatchLabelKeys != nil })},
+		{"DynamicResourceAllocation", "1.34", "", "pods", pod(func(s *corev1.PodSpec) {
+			s.ResourceClaims = []corev1.PodResourceClaim{{Name: "r"}}
+			s.Containers[0].Resources.Claims = []corev1.ResourceClaim{{Name: "r"}}
+		}), inPod(func(s *corev1.PodSpec) bool { return len(s.ResourceClaims)+len(s.Containers[0].Resources.Claims) > 0 })},
 		{"MaxUnavailableStatefulSet", "1.36", "apps", "statefulsets", &appsv1.StatefulSet{ObjectMeta: meta, Spec: appsv1.StatefulSetSpec{
 			UpdateStrategy: appsv1.StatefulSetUpdateStrategy{RollingUpdate: &appsv1.RollingUpdateStatefulSetStrategy{MaxUnavailable: new(intstr.FromInt32(2))}}}},
 			func(o resource.Object) bool {
@@ -374,21 +399,9 @@ func TestFieldsGoWithTheirGates(t *testing.T) {
 			}},
 	} {
 		for _, on := range []bool{true, false} {
-			config := features.Config{}
-			switch {
-			case !on && c.version == "":
-				config.Set = map[string]bool{c.gate: false}
-				for name, gate := range features.Kubernetes() {
-					if slices.Contains(gate.Needs, c.gate) && gate.At(features.Gates{}.Version()).Default {
-						config.Set[name] = false
-					}
-				}
-			case !on:
-				config.EmulatedVersion, config.Set = c.version, map[string]bool{c.gate: false}
-			}
-			gates, err := features.New(config)
-			if err != nil {
-				t.Fatal(err)
+			gates := features.Gates{}
+			if !on {
+				gates = without(t, c.gate, c.version)
 			}
 			d := find(t, builtin.Groups(builtin.Config{Gates: gates}), c.group, c.resource)
 			obj := c.obj.DeepCopyObject().(resource.Object)
@@ -399,6 +412,27 @@ func TestFieldsGoWithTheirGates(t *testing.T) {
 			if got := c.has(obj); got != on {
 				t.Errorf("%s=%v: %s has the field: %v, want %v", c.gate, on, c.resource, got, on)
 			}
+		}
+	}
+}
+
+// TestClaimsOfPodsStayWithoutTheirGate wants a pod that has claims for devices to keep them and
+// their status when DynamicResourceAllocation is switched off, and other pods to get no status of claims.
+func TestClaimsOfPodsStayWithoutTheirGate(t *testing.T) {
+	d := find(t, builtin.Groups(builtin.Config{Gates: without(t, "DynamicResourceAllocation", "1.34")}), "", "pods")
+	i := slices.IndexFunc(d.Subresources, func(s resource.Subresource) bool { return s.Name == "status" })
+	for _, claims := range [][]corev1.PodResourceClaim{nil, {{Name: "r", ResourceClaimTemplateName: new("t")}}} {
+		old := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "x", Namespace: "ns"}, Spec: corev1.PodSpec{Containers: []corev1.Container{{Name: "c", Image: "i"}}, ResourceClaims: claims}}
+		obj := old.DeepCopy()
+		d.Strategy.PrepareUpdate(t.Context(), obj, old)
+		if len(obj.Spec.ResourceClaims) != len(claims) {
+			t.Errorf("an update leaves %v, want %v", obj.Spec.ResourceClaims, claims)
+		}
+		obj = old.DeepCopy()
+		obj.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "r", ResourceClaimName: new("c")}}
+		d.Subresources[i].Part.PrepareUpdate(t.Context(), obj, old)
+		if len(obj.Status.ResourceClaimStatuses) != len(claims) {
+			t.Errorf("a pod with claims %v gets the status %v", claims, obj.Status.ResourceClaimStatuses)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/apikeel/kelson/admission/quota"
 	"github.com/apikeel/kelson/authn/serviceaccount"
 	"github.com/apikeel/kelson/builtin/scheduling"
 	"github.com/apikeel/kelson/controller"
@@ -25,7 +26,7 @@ func (a *assembly) controllers(f *feed.Feed) []controller.Controller {
 		controller.Namespaces(a.NamespaceDelay), controller.GarbageCollector(a.InventedOwners), controller.ServiceAccounts(), controller.Aggregation(a.aggregated.take),
 		controller.TTLAfterFinished(), controller.ClaimProtection(), controller.VolumeProtection(), controller.Approving(),
 		controller.RequestCleaner(), controller.PodRequestCleaner(), controller.LegacyTokens(), controller.Migrations(),
-		controller.Quotas(a.own.QuotaUsage(f, rest.AdmissionObjects{Handler: a.resources})),
+		controller.Quotas(a.own.QuotaUsage(f, rest.AdmissionObjects{Handler: a.resources}, quota.Settings{NoDevices: !a.Gates.Enabled(deviceAllocation)})),
 		controller.PolicyStatus(a.checker().Check),
 	}
 	if a.Gates.Enabled(scheduling.GenericWorkload) {

@@ -39,23 +39,30 @@ func (a *assembly) newestRoles(ctx context.Context) error {
 }
 
 // related are the resources that say which objects a node needs.
-func related() []schema.GroupResource {
-	return []schema.GroupResource{
+func related(gates features.Gates) []schema.GroupResource {
+	all := []schema.GroupResource{
 		{Resource: "pods"}, {Resource: "persistentvolumes"},
 		{Group: "storage.k8s.io", Resource: "volumeattachments"},
-		{Group: "resource.k8s.io", Resource: "resourceslices"},
 		{Group: "certificates.k8s.io", Resource: "podcertificaterequests"},
 	}
+	if gates.Enabled(deviceAllocation) {
+		all = append(all, schema.GroupResource{Group: "resource.k8s.io", Resource: "resourceslices"})
+	}
+	return all
 }
+
+// deviceAllocation is the gate of claims for devices.
+const deviceAllocation = "DynamicResourceAllocation"
 
 // authorizers makes the chain of authorizers, and what keeps users from
 // giving away rights that they do not have.
 func authorizers(cfg chain.Config, resources *rest.Handler, gates features.Gates) (*chain.Chain, *rbac.Guard, error) {
 	byRole := rbac.New(resources.Follow(roles()...))
 	cfg.RBAC = byRole
-	byNode := node.New(resources.Follow(related()...), node.Features{
+	byNode := node.New(resources.Follow(related(gates)...), node.Features{
 		TrustBundles: gates.Enabled("ClusterTrustBundle"), PodCertificates: gates.Enabled("PodCertificateRequest"),
 		CredentialProviders: gates.Enabled("KubeletServiceAccountTokenForCredentialProviders"), StorageHealth: gates.Enabled("CSIVolumeHealth"),
+		Devices: gates.Enabled(deviceAllocation),
 	})
 	byNode.Measure(cfg.Metrics)
 	cfg.Node = byNode

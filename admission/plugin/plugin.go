@@ -321,7 +321,7 @@ func newResourceQuota(b *builder) (admission.Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return quota.New(b.Objects, limited, b.Log), nil
+	return quota.New(b.Objects, limited, quota.Settings{NoDevices: b.Gates != nil && !b.Gates("DynamicResourceAllocation")}, b.Log), nil
 }
 
 // alwaysDeny is AlwaysDeny: it refuses everything.

@@ -104,8 +104,15 @@ func receivedClock(ctx context.Context) func() time.Time {
 	return func() time.Time { return request.From(ctx).Received }
 }
 
+// Settings are how usage is computed. The zero value is how a server does it by default.
+type Settings struct {
+	// NoDevices counts ResourceClaims like objects of any other kind: a quota limits their
+	// number, not the devices that they ask for.
+	NoDevices bool
+}
+
 // For returns the Evaluator of a resource; nil for resources that are never limited.
-func For(ctx context.Context, objects admission.Objects, group, name string) *Evaluator {
+func (s Settings) For(ctx context.Context, objects admission.Objects, group, name string) *Evaluator {
 	switch group + "/" + name {
 	case "/bindings", "/componentstatuses", "/events", "events.k8s.io/events", "/namespaces",
 		"authentication.k8s.io/tokenreviews", "authentication.k8s.io/selfsubjectreviews",
@@ -119,7 +126,9 @@ func For(ctx context.Context, objects admission.Objects, group, name string) *Ev
 	case "/persistentvolumeclaims":
 		return claims()
 	case "resource.k8s.io/resourceclaims":
-		return devices(ctx, objects)
+		if !s.NoDevices {
+			return devices(ctx, objects)
+		}
 	case "/configmaps", "/resourcequotas", "/replicationcontrollers", "/secrets":
 		return count(corev1.ResourceName("count/"+name), corev1.ResourceName(name))
 	}

@@ -89,9 +89,10 @@ const maxNamespaces = 1024
 
 // Plugin is the admission plugin ResourceQuota.
 type Plugin struct {
-	objects Objects
-	limited []Limited
-	log     *slog.Logger
+	objects  Objects
+	limited  []Limited
+	settings Settings
+	log      *slog.Logger
 
 	mu     sync.Mutex
 	queues *lru.Cache // namespace → *queue
@@ -100,8 +101,8 @@ type Plugin struct {
 var _ admission.Validator = (*Plugin)(nil)
 
 // New returns the plugin.
-func New(objects Objects, limited []Limited, log *slog.Logger) *Plugin {
-	return &Plugin{objects: objects, limited: limited, log: log, queues: lru.New(maxNamespaces)}
+func New(objects Objects, limited []Limited, settings Settings, log *slog.Logger) *Plugin {
+	return &Plugin{objects: objects, limited: limited, settings: settings, log: log, queues: lru.New(maxNamespaces)}
 }
 
 // Name implements admission.Plugin.
@@ -109,7 +110,7 @@ func (p *Plugin) Name() string { return "ResourceQuota" }
 
 // Handles implements admission.Plugin.
 func (p *Plugin) Handles(t admission.Target) bool {
-	e := For(context.Background(), p.objects, t.Group, t.Resource)
+	e := p.settings.For(context.Background(), p.objects, t.Group, t.Resource)
 	return e != nil && e.handles(t)
 }
 
@@ -126,7 +127,7 @@ func (p *Plugin) Validate(ctx context.Context, a *admission.Attributes) error {
 		return nil
 	}
 	t := a.Target()
-	e := For(ctx, p.objects, t.Group, t.Resource)
+	e := p.settings.For(ctx, p.objects, t.Group, t.Resource)
 	if e.concerns != nil && !e.concerns(a) {
 		return nil
 	}

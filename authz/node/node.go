@@ -42,12 +42,13 @@ type Features struct {
 	TrustBundles        bool // to read clustertrustbundles
 	PodCertificates     bool // to request certificates for pods
 	CredentialProviders bool // to read the service accounts of pods
+	Devices             bool // to read the resourceclaims of pods, and to keep the resourceslices of the node
 	StorageHealth       bool // to report the health of storage in their CSINode
 }
 
 // Defaults returns the features that a server has by default.
 func Defaults() Features {
-	return Features{TrustBundles: true, PodCertificates: true, CredentialProviders: true}
+	return Features{TrustBundles: true, PodCertificates: true, CredentialProviders: true, Devices: true}
 }
 
 // ruleSet is Rules of the default features as all authorizers of a process share it: it is
@@ -376,8 +377,6 @@ func Rules(features Features) []rbacv1.PolicyRule {
 		rule("storage.k8s.io", read, "csidrivers"),
 		rule("storage.k8s.io", v("create", "delete", "get", "patch", "update"), "csinodes"),
 		rule("node.k8s.io", read, "runtimeclasses"),
-		rule("resource.k8s.io", v("get"), "resourceclaims"),
-		rule("resource.k8s.io", v("deletecollection"), "resourceslices"),
 	}
 	behind := func(feature bool, rule rbacv1.PolicyRule) {
 		if feature {
@@ -385,6 +384,8 @@ func Rules(features Features) []rbacv1.PolicyRule {
 		}
 	}
 	behind(features.StorageHealth, rule("storage.k8s.io", v("get", "patch", "update"), "csinodes/status"))
+	behind(features.Devices, rule("resource.k8s.io", v("get"), "resourceclaims"))
+	behind(features.Devices, rule("resource.k8s.io", v("deletecollection"), "resourceslices"))
 	behind(features.TrustBundles, rule("certificates.k8s.io", read, "clustertrustbundles"))
 	behind(features.CredentialProviders, rule("", v("get"), "serviceaccounts"))
 	behind(features.PodCertificates, rule("certificates.k8s.io", v("create", "get", "list", "watch"), "podcertificaterequests"))

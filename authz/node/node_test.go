@@ -342,6 +342,7 @@ func TestRulesOfFeatures(t *testing.T) {
 		{Features{PodCertificates: true}, "create certificates.k8s.io/podcertificaterequests ns/", "yes", ""},
 		{Features{PodCertificates: true}, "get core/serviceaccounts ns/sa", "yes", "not allowed to get service accounts"},
 		{Features{CredentialProviders: true}, "get core/serviceaccounts ns/sa", "yes", "not allowed to get service accounts"},
+		{Features{Devices: true}, "get resource.k8s.io/resourceclaims ns/claim", "yes", "yes"}, // by the relation of the pod
 	} {
 		for features, want := range map[Features]string{c.on: c.with, {}: c.without} {
 			src := &source{}
@@ -355,6 +356,21 @@ func TestRulesOfFeatures(t *testing.T) {
 				t.Errorf("%+v: %s: got %q, %v, want %q", features, c.what, reason, err, want)
 			}
 		}
+	}
+}
+
+// TestRulesOfDevices: the rules about devices, which the cluster role of nodes has too, belong to a feature.
+func TestRulesOfDevices(t *testing.T) {
+	of := func(f Features) (n int) {
+		for _, r := range Rules(f) {
+			if r.APIGroups[0] == "resource.k8s.io" {
+				n++
+			}
+		}
+		return n
+	}
+	if with, without := of(Defaults()), of(Features{}); with != 2 || without != 0 {
+		t.Errorf("%d rules with the feature and %d without, want 2 and 0", with, without)
 	}
 }
 

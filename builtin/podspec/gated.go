@@ -20,6 +20,9 @@ type gated[T any] struct {
 	walk walk[T]
 }
 
+// deviceAllocation is the gate of claims for devices in pods.
+const deviceAllocation = "DynamicResourceAllocation"
+
 // gatedSpec and gatedStatus are the features of pod specs and pod statuses that
 // have a feature gate.
 func gatedSpec() []gated[corev1.PodSpec] {
@@ -140,6 +143,12 @@ func gatedSpec() []gated[corev1.PodSpec] {
 			})
 		}},
 		{"ImageVolume", imageVolumes},
+		{deviceAllocation, func(s *corev1.PodSpec, visit func(bool, func())) {
+			visit(s.ResourceClaims != nil, func() { s.ResourceClaims = nil })
+			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+				visit(c.Resources.Claims != nil, func() { c.Resources.Claims = nil })
+			})
+		}},
 	}
 }
 
@@ -314,6 +323,9 @@ func DropDisabledPodFields(ctx context.Context, pod, old *corev1.Pod) {
 	}
 	dropSpecFields(gates, &pod.Spec, oldSpec)
 	dropOff(gates.Enabled, &pod.Status, oldStatus, gatedStatus())
+	if !gates.Enabled(deviceAllocation) && (old == nil || len(old.Spec.ResourceClaims) == 0) {
+		pod.Status.ResourceClaimStatuses = nil // which belong to claims in the spec
+	}
 	DropInitAnnotations(pod.Annotations)
 }
 

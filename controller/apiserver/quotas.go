@@ -14,7 +14,7 @@ import (
 // QuotaUsage returns a function that counts what is used of what a quota limits: it is
 // what controller.Quotas writes down. Resources of which a namespace has no objects are
 // not loaded for that.
-func (s *Server) QuotaUsage(feed controller.Feed, objects admission.Objects) func(context.Context, *corev1.ResourceQuota) (corev1.ResourceList, error) {
+func (s *Server) QuotaUsage(feed controller.Feed, objects admission.Objects, settings quota.Settings) func(context.Context, *corev1.ResourceQuota) (corev1.ResourceList, error) {
 	return func(ctx context.Context, q *corev1.ResourceQuota) (corev1.ResourceList, error) {
 		kinds, err := feed.Kinds(ctx)
 		if err != nil {
@@ -22,7 +22,7 @@ func (s *Server) QuotaUsage(feed controller.Feed, objects admission.Objects) fun
 		}
 		used := corev1.ResourceList{}
 		for _, k := range kinds {
-			evaluator := quota.For(ctx, objects, k.Group, k.Resource)
+			evaluator := settings.For(ctx, objects, k.Group, k.Resource)
 			if !k.Namespaced || evaluator == nil {
 				continue
 			}
