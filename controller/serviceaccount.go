@@ -102,9 +102,12 @@ func keepEverywhere(env *Env, kind, resource, name string, missing func(namespac
 // defaultAccount is the service account of pods that name none.
 const defaultAccount = "default"
 
+// ServiceAccountsName is the name of the controller ServiceAccounts.
+const ServiceAccountsName = "serviceaccount-controller"
+
 // ServiceAccounts creates the service account "default" in every namespace.
 func ServiceAccounts() Controller {
-	return Controller{Name: "serviceaccount-controller", Alias: "serviceaccount", Account: "service-account-controller", Start: func(env *Env) Observer {
+	return Controller{Name: ServiceAccountsName, Alias: "serviceaccount", Account: "service-account-controller", Start: func(env *Env) Observer {
 		return keepEverywhere(env, "ServiceAccount", "serviceaccounts", defaultAccount, func(namespace string) any {
 			return &corev1.ServiceAccount{
 				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},

@@ -6,6 +6,7 @@ import (
 
 	"github.com/apikeel/kelson/admission/plugin"
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/controller"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/rest"
 )
@@ -22,8 +23,9 @@ func (a *assembly) admission() (err error) {
 	}
 	objects := rest.AdmissionObjects{Handler: a.resources}
 	cfg := a.Admission
-	// The controller that makes the accounts may not run, or not yet be there.
-	cfg.MakeAccounts = true
+	// A pod may come before the controller has seen its namespace. Without that controller, the
+	// accounts are somebody else's business.
+	cfg.MakeAccounts = cfg.MakeAccounts || a.runsController(controller.ServiceAccountsName)
 	measured := a.measured
 	brought, err := a.policies(objects, measured)
 	if err != nil {

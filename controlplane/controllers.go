@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -97,6 +98,15 @@ func (a *assembly) newManager() error {
 	a.manager = m
 	_, err := controller.Enabled(m.Controllers, m.Enabled)
 	return err
+}
+
+// runsController reports whether a controller is among those that this server runs.
+func (a *assembly) runsController(name string) bool {
+	if a.manager == nil {
+		return false // the server is only assembled in order to check its files
+	}
+	on, err := controller.Enabled(a.manager.Controllers, a.manager.Enabled)
+	return err == nil && slices.ContainsFunc(on, func(c controller.Controller) bool { return c.Name == name })
 }
 
 // startControllers runs the controllers, and returns when they have done what

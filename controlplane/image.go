@@ -63,12 +63,7 @@ func (a *assembly) openImage(ctx context.Context) error {
 	if !a.isFresh(ctx) {
 		return nil
 	}
-	on, err := controller.Enabled(a.manager.Controllers, a.manager.Enabled)
-	aggregates := slices.ContainsFunc(on, func(c controller.Controller) bool { return c.Name == controller.AggregationName })
-	if err != nil {
-		return err
-	}
-	a.image = kindsOfProcess().image(imageKey{kinds: a.kinds, roles: aggregates, statuses: a.flow != nil})
+	a.image = kindsOfProcess().image(imageKey{kinds: a.kinds, roles: a.runsController(controller.AggregationName), statuses: a.flow != nil})
 	a.image.once.Do(a.fillImage)
 	a.writeImage(ctx)
 	return nil

@@ -33,8 +33,8 @@ type Config struct {
 	// for the taints not-ready and unreachable; nil is 300.
 	NotReadySeconds, UnreachableSeconds *int64
 	// MakeAccounts creates the service account "default" of a namespace when a pod
-	// needs it, for servers without the controller that does. A deleted one is not
-	// created again.
+	// needs it before the controller has created it. A deleted one is not created again.
+	// Without it, as in kube-apiserver, a pod waits for somebody else to create the account.
 	MakeAccounts bool
 }
 
