@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -21,6 +22,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/memory"
 	"github.com/apikeel/kelson/storage/storagetest"
+	"github.com/apikeel/kelson/trace"
 )
 
 func secret(first byte) string {
@@ -375,5 +377,38 @@ func TestReload(t *testing.T) {
 		if kv.Stale {
 			break
 		}
+	}
+}
+
+// TestEnvelopesAreTraced wants the spans of a KMS plugin to have the events that they have in
+// kube-apiserver.
+func TestEnvelopesAreTraced(t *testing.T) {
+	_, provider := serveKMS(t)
+	b := open(t, inMemory(t), file("secrets", provider))
+	var kept []trace.Data
+	tracer := &trace.Tracer{Ratio: 1, Export: func(d trace.Data) { kept = append(kept, d) }}
+	ctx := trace.With(t.Context(), tracer.Root(nil, false, "root", trace.Server, time.Now()))
+	if _, err := b.Create(ctx, key, []byte("value"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Get(ctx, key); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string][]string{
+		"TransformToStorage with envelopeTransformer":   {"About to encrypt data using DEK", "Data encryption succeeded", "About to encode encrypted object", "Encoded encrypted object"},
+		"TransformFromStorage with envelopeTransformer": {"About to decode encrypted object", "Decoded encrypted object", "About to decrypt data using DEK", "Data decryption succeeded"},
+	}
+	for _, d := range kept {
+		var events []string
+		for _, e := range d.Events {
+			events = append(events, e.Name)
+		}
+		if !slices.Equal(events, want[d.Name]) {
+			t.Errorf("%s has the events %q, want %q", d.Name, events, want[d.Name])
+		}
+		delete(want, d.Name)
+	}
+	for name := range want {
+		t.Errorf("there is no span %s", name)
 	}
 }

@@ -264,6 +264,8 @@ func (p *plugin) newSeed(ctx context.Context, uid string) (*seedState, error) {
 }
 
 func (p *plugin) seal(ctx context.Context, value []byte, key string) ([]byte, error) {
+	ctx, span := trace.Start(ctx, "TransformToStorage with envelopeTransformer", trace.String("transformer.provider.name", p.name))
+	defer span.End()
 	state := p.current.Load()
 	if state == nil {
 		return nil, errNoSeed
@@ -272,8 +274,6 @@ func (p *plugin) seal(ctx context.Context, value []byte, key string) ([]byte, er
 		return nil, fmt.Errorf("encryptedDEKSource with keyID hash %q expired at %s (current time is %s)",
 			hash(state.keyID), state.expires.Format(time.RFC3339), now.Format(time.RFC3339))
 	}
-	ctx, span := trace.Start(ctx, "TransformToStorage with envelopeTransformer", trace.String("transformer.provider.name", p.name))
-	defer span.End()
 	span.Event("About to encrypt data using DEK")
 	data, err := state.derivedGCM.seal(ctx, value, key)
 	if err != nil {
@@ -283,20 +283,27 @@ func (p *plugin) seal(ctx context.Context, value []byte, key string) ([]byte, er
 	}
 	span.Event("Data encryption succeeded")
 	p.measure.keyUsed(toStorage, p.name, state.keyID)
-	return state.envelope(data), nil
+	span.Event("About to encode encrypted object")
+	sealed := state.envelope(data)
+	span.Event("Encoded encrypted object")
+	return sealed, nil
 }
 
 func (p *plugin) open(ctx context.Context, stored []byte, key string) ([]byte, bool, error) {
+	ctx, span := trace.Start(ctx, "TransformFromStorage with envelopeTransformer", trace.String("transformer.provider.name", p.name))
+	defer span.End()
+	span.Event("About to decode encrypted object")
 	from, data, err := openEnvelope(stored)
 	if err != nil {
+		span.Event("Decoding encrypted object failed")
+		span.Fail(err)
 		return nil, false, err
 	}
+	span.Event("Decoded encrypted object")
 	state := p.current.Load()
 	if state == nil {
 		return nil, false, errNoSeed
 	}
-	ctx, span := trace.Start(ctx, "TransformFromStorage with envelopeTransformer", trace.String("transformer.provider.name", p.name))
-	defer span.End()
 	t, err := p.decryptSource(ctx, &from)
 	if err != nil {
 		span.Fail(err)
