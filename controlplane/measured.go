@@ -2,6 +2,7 @@ package controlplane
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync"
 	"time"
@@ -10,6 +11,8 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/encrypt"
+	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/trace"
 	"github.com/apikeel/kelson/trace/timed"
 )
@@ -20,6 +23,7 @@ type measured struct {
 	storage.Backend
 	*meters
 	users *userNotes // nil if the store keeps no names
+	plain bool       // values are stored as they are, not encrypted
 }
 
 // meters are shared by all stores of a server.
@@ -49,7 +53,10 @@ func newMeters(r *metrics.Registry, catalog func() *resource.Catalog) *meters {
 
 // Create implements storage.Backend.
 func (m *measured) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (storage.KeyValue, error) {
-	ctx, done := m.begin(ctx, "create", "Create etcd3", key)
+	ctx, done := m.begin(ctx, "create", store.CreateSpan, key)
+	if m.plain {
+		encrypt.NoteSealed(ctx, false)
+	}
 	kv, err := m.Backend.Create(ctx, key, value, ttl)
 	done(err)
 	m.users.note(ctx, kv.ModRevision, err)
@@ -58,7 +65,7 @@ func (m *measured) Create(ctx context.Context, key string, value []byte, ttl tim
 
 // CreateLazy implements storage.LazyCreator.
 func (m *measured) CreateLazy(ctx context.Context, key string, size int, value func() []byte) (int64, error) {
-	ctx, done := m.begin(ctx, "create", "Create etcd3", key)
+	ctx, done := m.begin(ctx, "create", store.CreateSpan, key)
 	revision, err := storage.CreateLazy(ctx, m.Backend, key, size, value)
 	done(err)
 	return revision, err
@@ -80,7 +87,10 @@ func (m *measured) HasValues() bool { return storage.HasValues(m.Backend) }
 
 // Update implements storage.Backend.
 func (m *measured) Update(ctx context.Context, key string, value []byte, guard int64, ttl time.Duration) (storage.KeyValue, error) {
-	ctx, done := m.begin(ctx, "update", "GuaranteedUpdate etcd3", key)
+	ctx, done := m.begin(ctx, "update", store.UpdateSpan, key)
+	if m.plain {
+		encrypt.NoteSealed(ctx, true)
+	}
 	kv, err := m.Backend.Update(ctx, key, value, guard, ttl)
 	done(err)
 	m.users.note(ctx, kv.ModRevision, err)
@@ -131,16 +141,14 @@ func (m *meters) begin(ctx context.Context, operation, name, key string) (contex
 	start := time.Now()
 	group, resource := m.find(key)
 	var span timed.Span
-	call := "Txn call"
-	switch operation {
-	case "get":
-		call = "Get call"
-	case "list":
-		call = "List call"
-	}
 	if timed.Wanted(ctx) {
-		ctx, span = timed.Start(ctx, name, request.SlowRequest, trace.String("audit-id", request.From(ctx).LoggedID()),
-			trace.String("key", strings.TrimPrefix(key, strings.TrimSuffix(storage.Root, "/"))), trace.String("group", group), trace.String("resource", resource))
+		attributes := []trace.Attribute{trace.String("audit-id", request.From(ctx).LoggedID()),
+			trace.String("key", strings.TrimPrefix(key, strings.TrimSuffix(storage.Root, "/"))), trace.String("group", group), trace.String("resource", resource)}
+		if trace.From(ctx).Name() == name { // the cache has begun it
+			span = timed.Within(ctx, name, request.SlowRequest, attributes...)
+		} else {
+			ctx, span = timed.Start(ctx, name, request.SlowRequest, attributes...)
+		}
 	}
 	return ctx, func(err error) {
 		write := operation != "get" && operation != "list"
@@ -151,13 +159,40 @@ func (m *meters) begin(ctx context.Context, operation, name, key string) (contex
 		}
 		m.requests.WithLabelValues(operation, group, resource).Inc()
 		m.duration.WithLabelValues(operation, group, resource).Observe(time.Since(start).Seconds())
-		if err != nil {
+		if isFailure(err) {
 			m.errors.WithLabelValues(operation, group, resource).Inc()
-			span.Event(call+" failed", trace.String("err", err.Error()))
-		} else {
-			span.Event(call + " succeeded")
 		}
+		noteCall(span, operation, err)
 		span.End()
+	}
+}
+
+// isFailure reports whether the store could not do what it was asked for. That a key is there, is not
+// there or has changed is an answer, as it is for etcd.
+func isFailure(err error) bool {
+	return err != nil && !errors.Is(err, storage.ErrExists) && !errors.Is(err, storage.ErrNotFound) && !errors.Is(err, storage.ErrConflict)
+}
+
+// noteCall adds the events of an operation that has ended to its span.
+func noteCall(span timed.Span, operation string, err error) {
+	call := "Txn call"
+	switch operation {
+	case "get":
+		call = "Get call"
+	case "list":
+		call = "List call"
+	}
+	switch {
+	case isFailure(err):
+		span.Event(call+" failed", trace.String("err", err.Error()))
+	case operation == "update":
+		span.Event(call + " completed")
+		span.Event("Transaction committed")
+	default:
+		span.Event(call + " succeeded")
+	}
+	if operation == "get" && err == nil {
+		span.Event("TransformFromStorage succeeded")
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/apikeel/kelson/crd"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/storage/encrypt"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/apikeel/kelson/store"
 )
@@ -104,7 +105,8 @@ func openPlaces(ctx context.Context, backends []storage.Backend, overrides []Etc
 		_, p.find = etcds(overrides)
 	}
 	for i, backend := range backends {
-		wrapped := &measured{Backend: backend, meters: meters}
+		_, encrypts := backend.(*encrypt.Backend)
+		wrapped := &measured{Backend: backend, meters: meters, plain: !encrypts}
 		if i == 0 {
 			wrapped.users = users
 		}

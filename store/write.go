@@ -99,16 +99,19 @@ func (r *Resource) Create(ctx context.Context, key string, obj resource.Object, 
 	if err := r.store.mayGrow(); err != nil {
 		return nil, err
 	}
-	rec, stored, err := r.prepare(key, obj)
+	r.loadEmpty(ctx)
+	ctx, span := r.startSpan(ctx, CreateSpan, key)
+	defer span.End()
+	setType(span, obj)
+	rec, stored, err := r.encodeWithin(span, key, obj)
 	if err != nil {
 		return nil, err
 	}
-	r.loadEmpty(ctx)
 	kv, err := r.write(rec, func() (storage.KeyValue, error) { return r.store.backend.Create(ctx, key, stored, ttl) })
 	if err != nil {
 		return nil, err
 	}
-	return rec.Committed(kv.ModRevision, stored), nil
+	return committed(span, rec, kv.ModRevision, stored), nil
 }
 
 // loadEmpty loads a resource that has no objects yet, which costs nothing: who
@@ -143,11 +146,13 @@ type Change func(current *Record, obj resource.Object) (next resource.Object, tt
 // that leaves the stored bytes as they are writes nothing and returns the
 // current record, unless the backend would write the same bytes otherwise now.
 func (r *Resource) Update(ctx context.Context, key string, change Change) (*Record, error) {
+	ctx, span := r.startSpan(ctx, UpdateSpan, key)
+	defer span.End()
 	current, fresh, err := r.start(ctx, key)
 	if err != nil {
 		return nil, err
 	}
-	for range maxConflicts {
+	for try := range maxConflicts {
 		was, err := current.Stored()
 		if err != nil && !fresh {
 			// The cached state may be so old that its bytes are gone.
@@ -163,11 +168,17 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 		if err != nil {
 			return nil, err
 		}
+		if try == 0 {
+			setType(span, obj)
+			span.Event("initial value restored")
+		} else {
+			span.Event("Retry value restored")
+		}
 		next, ttl, err := change(current, obj)
 		var rec *Record
 		var stored []byte
 		if err == nil {
-			rec, stored, err = r.prepare(key, next)
+			rec, stored, err = r.encodeWithin(span, key, next)
 		}
 		unchanged := err == nil && bytes.Equal(stored, was)
 		if err != nil || unchanged {
@@ -201,7 +212,7 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 		if err != nil {
 			return nil, err
 		}
-		return rec.Committed(kv.ModRevision, stored), nil
+		return committed(span, rec, kv.ModRevision, stored), nil
 	}
 	return nil, fmt.Errorf("%w: %s changed %d times meanwhile", storage.ErrConflict, key, maxConflicts)
 }

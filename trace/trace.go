@@ -147,6 +147,14 @@ func Passed(remote Remote) *Span { return &Span{remote: remote} }
 // Recording reports whether the span is recorded.
 func (s *Span) Recording() bool { return s != nil && s.tracer != nil && s.remote.Sampled }
 
+// Name returns the name of the span; empty if it is not recorded.
+func (s *Span) Name() string {
+	if !s.Recording() {
+		return ""
+	}
+	return s.data.Name
+}
+
 // Trace returns the ID of the trace; the zero ID if there is none.
 func (s *Span) Trace() ID {
 	if s == nil {

@@ -33,6 +33,7 @@ import (
 	"github.com/apikeel/kelson/filewatch"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/trace"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
@@ -244,6 +245,25 @@ func (b *Backend) authenticated(key string) string {
 	return key
 }
 
+// NoteSealed adds the events of a value that has its stored form to the span of a write. Values
+// that no Backend of this package sees have it from the beginning, and whoever writes them calls this.
+func NoteSealed(ctx context.Context, update bool) {
+	span := trace.From(ctx)
+	span.Event("TransformToStorage succeeded")
+	if update {
+		span.Event("Transaction prepared")
+	}
+}
+
+// sealTraced is seal with the event of a failure in the span of the write.
+func (b *Backend) sealTraced(ctx context.Context, key string, value []byte) ([]byte, error) {
+	sealed, err := b.seal(ctx, key, value)
+	if span := trace.From(ctx); err != nil && span.Recording() {
+		span.Event("TransformToStorage failed", trace.String("err", err.Error()))
+	}
+	return sealed, err
+}
+
 // seal encrypts a value for storage.
 func (b *Backend) seal(ctx context.Context, key string, value []byte) ([]byte, error) {
 	t := b.transformer(key)
@@ -286,20 +306,22 @@ func (b *Backend) writeResult(ctx context.Context, kv storage.KeyValue, value []
 
 // Create implements storage.Backend.
 func (b *Backend) Create(ctx context.Context, key string, value []byte, ttl time.Duration) (storage.KeyValue, error) {
-	sealed, err := b.seal(ctx, key, value)
+	sealed, err := b.sealTraced(ctx, key, value)
 	if err != nil {
 		return storage.KeyValue{}, err
 	}
+	NoteSealed(ctx, false)
 	kv, err := b.Backend.Create(ctx, key, sealed, ttl)
 	return b.writeResult(ctx, kv, value, err)
 }
 
 // Update implements storage.Backend.
 func (b *Backend) Update(ctx context.Context, key string, value []byte, guard int64, ttl time.Duration) (storage.KeyValue, error) {
-	sealed, err := b.seal(ctx, key, value)
+	sealed, err := b.sealTraced(ctx, key, value)
 	if err != nil {
 		return storage.KeyValue{}, err
 	}
+	NoteSealed(ctx, true)
 	kv, err := b.Backend.Update(ctx, key, sealed, guard, ttl)
 	return b.writeResult(ctx, kv, value, err)
 }

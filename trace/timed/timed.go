@@ -18,6 +18,8 @@ import (
 type Span struct {
 	trace *trace.Span
 	line  *request.Timeline
+	// borrowed: the trace span is ended by who has begun it.
+	borrowed bool
 }
 
 // Wanted reports whether anything is recorded, so that the caller can skip describing
@@ -34,7 +36,17 @@ func Start(ctx context.Context, name string, threshold time.Duration, attributes
 	if line == nil {
 		return ctx, Span{trace: span}
 	}
-	return ctx, Span{span, line.Nest(name, threshold, fields(attributes)...)}
+	return ctx, Span{trace: span, line: line.Nest(name, threshold, fields(attributes)...)}
+}
+
+// Within is Start for an operation whose trace span a caller has begun: events are added
+// to the span of ctx, which the caller ends.
+func Within(ctx context.Context, name string, threshold time.Duration, attributes ...trace.Attribute) Span {
+	s := Span{trace: trace.From(ctx), borrowed: true}
+	if line := request.TimelineFrom(ctx); line != nil {
+		s.line = line.Nest(name, threshold, fields(attributes)...)
+	}
+	return s
 }
 
 // Event records an event of the operation.
@@ -60,7 +72,9 @@ func (s Span) Last(name string) {
 
 // End ends the operation.
 func (s Span) End() {
-	s.trace.End()
+	if !s.borrowed {
+		s.trace.End()
+	}
 	s.line.End()
 }
 
@@ -78,7 +92,7 @@ func Verb(ctx context.Context, req *request.Request, name string, attributes fun
 	if trace.From(ctx).Recording() {
 		ctx, span = trace.Start(ctx, name, attributes()...)
 	}
-	return ctx, Span{span, req.Timeline()}
+	return ctx, Span{trace: span, line: req.Timeline()}
 }
 
 func fields(attributes []trace.Attribute) []request.Field {

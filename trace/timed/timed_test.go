@@ -51,3 +51,22 @@ func TestBoth(t *testing.T) {
 		}
 	}
 }
+
+// TestWithinLeavesTheSpanToItsOwner: events go into the span of the context, which is not ended.
+func TestWithinLeavesTheSpanToItsOwner(t *testing.T) {
+	var kept []trace.Data
+	tracer := &trace.Tracer{Ratio: 1, Export: func(d trace.Data) { kept = append(kept, d) }}
+	ctx := trace.With(t.Context(), tracer.Root(nil, false, "root", trace.Server, time.Now()))
+	ctx, owner := trace.Start(ctx, "Create etcd3")
+	part := Within(ctx, "Create etcd3", time.Hour)
+	part.Event("Txn call succeeded")
+	part.End()
+	if len(kept) != 0 {
+		t.Fatalf("ended: %+v", kept)
+	}
+	owner.Event("Decode succeeded")
+	owner.End()
+	if len(kept) != 1 || len(kept[0].Events) != 2 {
+		t.Errorf("got %+v, want a span with two events", kept)
+	}
+}
