@@ -4,6 +4,7 @@ import (
 	"context"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 
@@ -74,7 +75,12 @@ func (s *Service) Start(ctx context.Context) error {
 	if s.NodePort != 0 {
 		service.Spec.Type, service.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, s.NodePort
 	}
-	if err := s.Ensure(ctx, []resource.Object{service}, s.pointService); err != nil {
+	switch err := s.Ensure(ctx, []resource.Object{service}, s.pointService); {
+	case apierrors.IsInvalid(err):
+		// Its address can be reserved without it: by a server that has crashed between the two, until a
+		// repair frees it. That must not keep this server from starting.
+		s.Logger.Warn("the service kubernetes could not be created; it is tried again", "error", err)
+	case err != nil:
 		return err
 	}
 	s.recreate(ctx, endpointsEvery, service)
