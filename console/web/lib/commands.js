@@ -6,7 +6,8 @@ export function curlOf(server, { method, path, headers, body }) {
   const url = server.replace(/\/$/, "") + path;
   const words = ["curl"];
   if (/[[\]{}]/.test(url)) words.push("--globoff");
-  if (method !== "GET") words.push("--request " + method);
+  if (method === "HEAD") words.push("--head"); // with --request HEAD it would wait for a body
+  else if (method !== "GET") words.push("--request " + method);
   words.push('--cacert "$CA"', '--header "Authorization: Bearer $TOKEN"');
   for (const [name, value] of headers) words.push("--header " + shellQuote(`${name}: ${value}`));
   if (body) words.push("--data-raw " + shellQuote(body));
@@ -41,6 +42,7 @@ export function kubectlOf(context, { method, path, headers, body, type }) {
     else if (lower !== "content-type" && !(lower === "accept" && value.startsWith("application/json"))) lost.push(name);
   }
   const raw = (verb, input) => [...(input ? ["printf", "%s", shellQuote(body || ""), "|"] : []), ...words, verb, "--raw", shellQuote(path), ...(input ? ["-f", "-"] : [])].join(" ");
+  if (["POST", "PUT", "DELETE"].includes(method) && body && /yaml/.test(type)) return { text: "", note: "kubectl --raw sends JSON alone: write the body as JSON, or use curl." };
   let text;
   const of = partsOf(path);
   switch (method) {
@@ -59,9 +61,10 @@ export function kubectlOf(context, { method, path, headers, body, type }) {
     case "PATCH":
       if (type.startsWith("application/apply-patch")) {
         const query = new URLSearchParams(path.split("?")[1] || "");
-        text = ["printf", "%s", shellQuote(body || ""), "|", ...words, "apply", "--server-side", "-f", "-", ...(query.get("fieldManager") ? ["--field-manager", shellQuote(query.get("fieldManager"))] : []), ...(query.get("force") === "true" ? ["--force-conflicts"] : []), ...(query.get("dryRun") ? ["--dry-run=server"] : [])].join(" ");
+        text = ["printf", "%s", shellQuote(body || ""), "|", ...words, "apply", "--server-side", "-f", "-", ...(query.get("fieldManager") ? ["--field-manager=" + shellQuote(query.get("fieldManager"))] : []), ...(query.get("force") === "true" ? ["--force-conflicts"] : []), ...(query.get("dryRun") ? ["--dry-run=server"] : [])].join(" ");
       } else if (of?.name) {
-        text = [...words, "patch", shellQuote(of.group ? `${of.resource}.${of.version}.${of.group}` : of.resource), shellQuote(of.name), ...(of.namespace ? ["--namespace", shellQuote(of.namespace)] : []), ...(of.subresource ? ["--subresource", shellQuote(of.subresource)] : []), "--type", types[type] || "merge", ...(path.includes("dryRun=All") ? ["--dry-run=server"] : []), "--patch", shellQuote(body || "")].join(" ");
+        // What a path has comes after --: a name may look like an option.
+        text = [...words, "patch", ...(of.namespace ? ["--namespace=" + shellQuote(of.namespace)] : []), ...(of.subresource ? ["--subresource=" + shellQuote(of.subresource)] : []), "--type", types[type] || "merge", ...(path.includes("dryRun=All") ? ["--dry-run=server"] : []), "--patch=" + shellQuote(body || ""), "--", shellQuote(of.group ? `${of.resource}.${of.version}.${of.group}` : of.resource), shellQuote(of.name)].join(" ");
       }
       break;
   }

@@ -67,7 +67,9 @@ export function shellQuote(text) {
   let out = "";
   for (const c of text) {
     const code = c.codePointAt(0);
-    if (c === "'" || c === "\\") out += "\\" + c;
+    // As numbers, since a shell without $'…' would see the end of the word in \'.
+    if (c === "'") out += "\\047";
+    else if (c === "\\") out += "\\134";
     else if (c === "\n") out += "\\n";
     else if (c.search(unseen) === 0) {
       // The bytes, since \u is not in every shell.
