@@ -1,5 +1,6 @@
 // Schemas as trees: the fields of a kind with their types, descriptions and rules.
-import { html, useState, useStyle } from "./ui.js";
+import { html, useState, useStyle, escapeDirections } from "./ui.js";
+import { visible } from "./snippet.js";
 
 // typeOf is the type of a schema in a few words.
 export function typeOf(s) {
@@ -48,15 +49,15 @@ export function Schema({ name, schema, required, open = false }) {
   const rules = rulesOf(s);
   const checks = s["x-kubernetes-validations"] || [];
   const has = fields || rules.length || checks.length || s.description;
-  const line = html`<code><bdi>${name}</bdi></code> <span class="type">${typeOf(s)}</span>${required && html` <span class="warn">required</span>`}`;
+  const line = html`<code><bdi>${visible(name)}</bdi></code> <span class="type">${typeOf(s)}</span>${required && html` <span class="warn">required</span>`}`;
   if (!has) return html`<div class="field leaf">${line}</div>`;
   return html`<details class="field" open=${shown} onToggle=${(e) => e.target === e.currentTarget && setShown(e.currentTarget.open)}>
     <summary>${line}</summary>
     ${shown &&
     html`<div class="inside">
-      ${s.description && html`<p>${s.description}</p>`}
-      ${rules.length > 0 && html`<ul class="rules">${rules.map((r) => html`<li><bdi>${r}</bdi></li>`)}</ul>`}
-      ${checks.map((c, i) => html`<p key=${i} class="check"><code>${c.rule}</code>${c.message && html` <span class="quiet">${c.message}</span>`}</p>`)}
+      ${s.description && html`<p><bdi>${escapeDirections(s.description)}</bdi></p>`}
+      ${rules.length > 0 && html`<ul class="rules">${rules.map((r) => html`<li><bdi>${visible(r)}</bdi></li>`)}</ul>`}
+      ${checks.map((c, i) => html`<p key=${i} class="check"><code><bdi>${escapeDirections(c.rule)}</bdi></code>${c.message && html` <span class="quiet"><bdi>${escapeDirections(c.message)}</bdi></span>`}</p>`)}
       ${fields && Object.keys(fields.properties).map((field) => html`<${Schema} key=${field} name=${field} schema=${fields.properties[field]} required=${(fields.required || []).includes(field)} />`)}
     </div>`}
   </details>`;

@@ -42,7 +42,7 @@ export function Link({ to, children, ...rest }) {
 }
 
 // isAway says of an error that nobody has answered, so that asking again may help.
-const isAway = (error) => error.code === 502 || error.code === 503 || error.code === 504 || error instanceof TypeError;
+export const isAway = (error) => error.code === 502 || error.code === 503 || error.code === 504 || error instanceof TypeError;
 
 // useAsync runs load(signal) when one of the inputs changes: {value, error, loading, again()}.
 // The value before stays until the next one comes. A server that is away is asked again.
@@ -58,7 +58,7 @@ export function useAsync(load, inputs) {
       (error) => {
         if (abort.signal.aborted) return;
         setState((s) => ({ value: s.value, error, loading: false }));
-        if (isAway(error)) timer = setTimeout(() => setRound((n) => n + 1), 3000);
+        if (isAway(error)) timer = setTimeout(() => setRound((n) => n + 1), retryAfter);
       },
     );
     return () => {
@@ -69,6 +69,9 @@ export function useAsync(load, inputs) {
   return { ...state, again: () => setRound((n) => n + 1) };
 }
 
+// retryAfter is after how many milliseconds a server that is away is asked again.
+const retryAfter = 3000;
+
 // usePoll calls load(signal) every so many milliseconds while the page is visible. After an
 // error it goes on, and tells it beside the last value.
 export function usePoll(load, milliseconds, inputs = []) {
@@ -77,15 +80,17 @@ export function usePoll(load, milliseconds, inputs = []) {
     const abort = new AbortController();
     let timer;
     const turn = async () => {
+      let wait = milliseconds;
       if (!document.hidden) {
         try {
           const value = await load(abort.signal);
           if (!abort.signal.aborted) setState({ value, loading: false });
         } catch (error) {
+          if (isAway(error)) wait = Math.min(wait, retryAfter);
           if (!abort.signal.aborted) setState((s) => ({ value: s.value, error, loading: false }));
         }
       }
-      if (!abort.signal.aborted) timer = setTimeout(turn, milliseconds);
+      if (!abort.signal.aborted) timer = setTimeout(turn, wait);
     };
     turn();
     return () => {
@@ -96,12 +101,16 @@ export function usePoll(load, milliseconds, inputs = []) {
   return state;
 }
 
+// escapeDirections shows marks of direction as escapes, since they make text look like
+// another. Lines stay lines; for names there is visible of snippet.js.
+export const escapeDirections = (text) => String(text ?? "").replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
+
 // Failure shows an error: what happened, in the server's words, and a button to try again.
 export function Failure({ error, again }) {
   if (!error) return null;
   return html`<div class="failure" role="alert">
     <strong>${error.code === 403 ? "Not allowed" : error.code === 404 ? "Not found" : "It did not work"}</strong>
-    <span>${error.message}</span>
+    <span><bdi>${escapeDirections(error.message)}</bdi></span>
     ${again && html`<button onClick=${again}>Try again</button>`}
   </div>`;
 }
@@ -144,22 +153,20 @@ export function Dialog({ title, close, children, actions }) {
     };
   }, []);
   return html`<dialog ref=${ref} aria-label=${title} onCancel=${(e) => (e.preventDefault(), close())}>
-    <header><h2>${title}</h2><button class="plain" aria-label="Close" onClick=${close}>✕</button></header>
+    <header><h2><bdi>${escapeDirections(title)}</bdi></h2><button class="plain" aria-label="Close" onClick=${close}>✕</button></header>
     <div class="body">${children}</div>
     ${actions && html`<footer>${actions}</footer>`}
   </dialog>`;
 }
 
-// Marks of direction make text look like another, so they are shown as escapes.
-const visible = (text) => text.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, (c) => "\\u" + c.charCodeAt(0).toString(16).padStart(4, "0"));
-const show = (value) => (value === undefined ? "" : visible(typeof value === "string" ? value : JSON.stringify(value)));
+const show = (value) => (value === undefined ? "" : escapeDirections(typeof value === "string" ? value : JSON.stringify(value)));
 
 // FieldChanges shows changes of fields: [{path, old, new}], as the pages of history give them.
 export const FieldChanges = ({ fields }) => html`<table class="changes">
   <tbody>
     ${(fields || []).map(
       (f) => html`<tr key=${f.path}>
-        <th scope="row">${f.path}</th>
+        <th scope="row"><bdi>${escapeDirections(f.path)}</bdi></th>
         <td>
           ${f.old !== undefined && html`<del aria-label="before">${show(f.old)}</del>`}
           ${f.new !== undefined && html`<ins aria-label="after">${show(f.new)}</ins>`}

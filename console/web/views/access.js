@@ -173,9 +173,9 @@ function Matrix({ who, namespace, features }) {
     </div>
     <${Failure} error=${problem} />
     ${value.answers && progress < 1 && !problem && html`<p role="status" class="quiet">Asking about each request: ${Math.round(progress * 100)} %</p>`}
-    ${value.why && html`<p class="quiet">The server was asked about each request, since its rules could not be listed: ${value.why}</p>`}
+    ${value.why && html`<p class="quiet">The server was asked about each request, since its rules could not be listed: <bdi>${visible(value.why)}</bdi></p>`}
     ${problem && value.answers.size === 0 ? "" : html`
-    ${value.incomplete && html`<p class="warn">The server could not list all rules${value.note ? ": " + value.note : ""}. A “no” may be a “yes” by another authorizer: choose it to ask.</p>`}
+    ${value.incomplete && html`<p class="warn">The server could not list all rules${value.note && html`: <bdi>${visible(value.note)}</bdi>`}. A “no” may be a “yes” by another authorizer: choose it to ask.</p>`}
     <p class="quiet legend"><span class="yes">✓</span> allowed · <span class="names">◐</span> for some names · <span class="no">–</span> not allowed. Choose a cell to see why.</p>
     <${Grid} rows=${shown} may=${value.may} who=${who} ask=${(r, verb) => setAsked(question(who, r, verb, namespace))} />`}
     ${value.paths.length > 0 && html`<${Paths} rules=${value.paths} ask=${(path, verb) => setAsked({ user: who.name, groups: who.groups, verb, path })} />`}
@@ -243,7 +243,7 @@ function Paths({ rules, ask }) {
   for (const r of rules) for (const path of r.nonResourceURLs || []) all.set(path, [...new Set([...(all.get(path) || []), ...(r.verbs || [])])]);
   return html`<details>
     <summary>Paths that are not resources: ${all.size}</summary>
-    <ul class="paths">${[...all].sort().map(([path, can]) => html`<li key=${path}><button class="plain link" onClick=${() => ask(path.replace(/\*$/, ""), can[0] === "*" ? "get" : can[0])}><code><bdi>${visible(path)}</bdi></code></button> <small>${can.join(", ")}</small></li>`)}</ul>
+    <ul class="paths">${[...all].sort().map(([path, can]) => html`<li key=${path}><button class="plain link" onClick=${() => ask(path.replace(/\*$/, ""), can[0] === "*" ? "get" : can[0])}><code><bdi>${visible(path)}</bdi></code></button> <small><bdi>${visible(can.join(", "))}</bdi></small></li>`)}</ul>
   </details>`;
 }
 
@@ -306,8 +306,8 @@ function Answer({ answer: a }) {
     ${a.error && html`<p class="warn"><bdi>${visible(a.error)}</bdi></p>`}
     ${a.authorizers.map(
       (o) => html`<div key=${o.name}>
-        <${Grants} title="Allowed by" last="rule" all=${o.grants} cell=${ruleText} />
-        <${Grants} title="Closest" last="lacks" all=${o.near} cell=${(g) => (g.lacks || []).join(", ")} />
+        <${Grants} title="Allowed by" last="rule" all=${o.grants} cell=${(g) => html`<bdi>${visible(ruleText(g))}</bdi>`} />
+        <${Grants} title="Closest" last="lacks" all=${o.near} cell=${(g) => html`<bdi>${visible((g.lacks || []).join(", "))}</bdi>`} />
         <${Grants} title="Bindings without a role" last="lacks" all=${o.dangling} cell=${() => "the role does not exist"} />
         ${(o.paths || []).map((p, i) => html`<p key=${i}>node <bdi>${visible(p.node)}</bdi>${p.objects.map((x) => html` › <bdi>${visible(x.kind)} ${visible(x.namespace ? x.namespace + "/" : "")}${visible(x.name)}</bdi>`)}</p>`)}
         ${o.missing && html`<p>Missing: <bdi>${visible(o.missing)}</bdi>.</p>`}
@@ -317,7 +317,7 @@ function Answer({ answer: a }) {
       <table><tbody>${a.authorizers.map((o) => html`<tr key=${o.name}><th scope="row">${o.name}</th><td>${o.answer}</td><td><bdi>${visible([o.reason, o.error, ...(o.notes || [])].filter(Boolean).join("; "))}</bdi></td></tr>`)}</tbody></table>
     </details>
     ${a.hidden && html`<p class="quiet">There is more to it: roles, bindings or other objects that you may not read.</p>`}
-    ${(a.unread || []).map((text, i) => html`<p key=${i} class="quiet">Not read: ${text}</p>`)}
+    ${(a.unread || []).map((text, i) => html`<p key=${i} class="quiet">Not read: <bdi>${visible(text)}</bdi></p>`)}
     ${a.told && html`<p class="quiet">The decision is the server's. ${a.told} What is said about roles is read from them by the console, and other authorizers are not known.</p>`}
     ${a.suggestion?.yaml && html`<${Snippet} label="This would allow exactly that" text=${a.suggestion.yaml} />`}
     ${a.suggestion?.policy && html`<${Snippet} label="A line for the file of ABAC policies" text=${a.suggestion.policy} />`}
@@ -398,8 +398,8 @@ function Holders({ q, features }) {
       <thead><tr><th scope="col">who</th><th scope="col">by</th><th scope="col">role</th><th scope="col">rule</th></tr></thead>
       <tbody>${value.subjects.map((g, i) => html`<tr key=${i}><td><${Named} of=${g.subject && { ...g.subject, resource: "" }} /></td><td>${g.binding ? html`<${Named} of=${g.binding} />` : html`<bdi>${visible(g.policy)}</bdi>`}</td><td><${Named} of=${g.role} /></td><td class="request"><bdi>${visible(g.rule ? ruleText(g) : "")}</bdi></td></tr>`)}</tbody>
     </table></div>`}
-    ${(value.unknown || []).map((text, i) => html`<p key=${i} class="quiet">Not known: ${text}.</p>`)}
-    ${(value.unread || []).map((text, i) => html`<p key=${i} class="quiet">Not read: ${text}</p>`)}
+    ${(value.unknown || []).map((text, i) => html`<p key=${i} class="quiet">Not known: <bdi>${visible(text)}</bdi>.</p>`)}
+    ${(value.unread || []).map((text, i) => html`<p key=${i} class="quiet">Not read: <bdi>${visible(text)}</bdi></p>`)}
     ${value.truncated && html`<p class="quiet">There are more, which are not shown.</p>`}
     ${value.hidden && html`<p class="quiet">There are others, by bindings or roles that you may not read.</p>`}`;
 }

@@ -1,5 +1,5 @@
 // Requests by hand: what is sent is chosen here, and shown as curl and as kubectl.
-import { html, useState, useEffect, useRef, useStyle, setQuery, Dialog, bytes } from "../lib/ui.js";
+import { html, useState, useEffect, useRef, useStyle, setQuery, Dialog, escapeDirections, bytes } from "../lib/ui.js";
 import { raw, resources, pathOf, table } from "../lib/api.js";
 import { Snippet, visible } from "../lib/snippet.js";
 import { curlOf, kubectlOf, partsOf } from "../lib/commands.js";
@@ -225,7 +225,7 @@ function Answer({ answer: a, stop }) {
       ${a.stopped && a.code && html`<span class="warn">${a.cut ? "It is longer than " + bytes(mostRead) + ", and was cut." : "Stopped."}</span>`}
     </div>
     ${a.headers && html`<details><summary>Headers: ${a.headers.length}</summary><table><tbody>${a.headers.map(([name, value], i) => html`<tr key=${i}><th scope="row">${name}</th><td><bdi>${visible(value)}</bdi></td></tr>`)}</tbody></table></details>`}
-    ${text && html`<pre class="content" tabindex="0" aria-label="Body of the answer">${text.slice(0, mostShown)}</pre>`}
+    ${text && html`<pre class="content" tabindex="0" aria-label="Body of the answer">${escapeDirections(text.slice(0, mostShown))}</pre>`}
     ${text.length > mostShown && html`<p class="quiet">Only the first ${bytes(mostShown)} are shown. Use limit, or the commands below.</p>`}
   </section>`;
 }

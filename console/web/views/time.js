@@ -1,6 +1,6 @@
 // The past: the server as it was, what changed and when, what differs between two moments,
 // and going back.
-import { html, useState, useEffect, useRef, useAsync, usePoll, useStyle, setQuery, Failure, Loading, Link, Dialog, FieldChanges, ago, bytes, toast } from "../lib/ui.js";
+import { html, useState, useEffect, useRef, useAsync, usePoll, useStyle, setQuery, Failure, Loading, Link, Dialog, FieldChanges, escapeDirections, ago, bytes, toast } from "../lib/ui.js";
 import { get, resources, objectLink, action } from "../lib/api.js";
 import { parseMoment, isRevision, clock } from "../lib/moment.js";
 import { visible } from "../lib/snippet.js";
@@ -231,7 +231,7 @@ function Was({ r, at, meta, close }) {
   return html`<${Dialog} title=${`${r.kind} ${nameOf(meta)} ${at ? (isRevision(at) ? "at revision " + at : "at " + clock(at)) : "now"}`} close=${close}
     actions=${html`<${Link} to=${objectLink(r, meta.namespace, meta.name)} onClick=${close}>As it is now<//>${at && html`<${Link} to=${"/time?" + back} onClick=${close}>Bring this back…<//>`}`}>
     <${Failure} error=${error} />
-    ${text ? html`<pre tabindex="0" class="was">${text}</pre>` : !error && html`<${Loading} />`}
+    ${text ? html`<pre tabindex="0" class="was">${escapeDirections(text)}</pre>` : !error && html`<${Loading} />`}
   <//>`;
 }
 
@@ -242,8 +242,9 @@ function Change({ c, verbs = verbText, children }) {
   const [open, setOpen] = useState(false);
   const fields = open ? masked(c) : [];
   const has = (c.fields || []).length > 0 || c.error;
-  const line = html`<span class=${"verb " + c.verb}>${verbs[c.verb] || c.verb}</span>
-    <span class="object"><span class="quiet">${kindOf(c)}</span> <bdi>${visible(nameOf(c))}</bdi></span>${children}`;
+  // The spaces are for who copies the line, or hears it.
+  const line = html`<span class=${"verb " + c.verb}>${verbs[c.verb] || c.verb}</span>${" "}
+    <span class="object"><span class="quiet">${kindOf(c)}</span> <bdi>${visible(nameOf(c))}</bdi></span>${" "}${children}`;
   if (!has) return html`<div class="change leaf">${line}</div>`;
   return html`<details class="change" open=${open} onToggle=${(e) => setOpen(e.currentTarget.open)}>
     <summary>${line}</summary>
