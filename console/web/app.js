@@ -1,6 +1,6 @@
 // The frame of the page: login, navigation, the palette, and the view that the address names.
-import { html, render, useState, useEffect, useRef, useMemo, currentRoute, navigate, Link, Failure, Loading, toast } from "./lib/ui.js";
-import { logIn, logOut, consoleInfo, features, resources, listLink, objectLink, table, pathOf } from "./lib/api.js";
+import { html, render, useState, useEffect, useRef, useMemo, currentRoute, navigate, Link, Failure, Loading, usePoll, isAway, toast } from "./lib/ui.js";
+import { logIn, logOut, consoleInfo, features, request, resources, listLink, objectLink, table, pathOf } from "./lib/api.js";
 
 // The views. The first part of an address names one; its module is loaded when it is needed,
 // and its default export gets {route, info, features}.
@@ -155,6 +155,14 @@ function LogIn({ error, done }) {
   </main>`;
 }
 
+// Away says so while the API server does not answer. Views that ask nothing by themselves
+// would not notice.
+function Away() {
+  const { error } = usePoll((signal) => request("/version", { signal }), 5000);
+  if (!error || !isAway(error)) return null;
+  return html`<div class="failure" role="alert"><strong>The server is away</strong><span>${error instanceof TypeError ? "The console does not answer. If it has ended, run kelson console again." : error.message}</span></div>`;
+}
+
 // theme is "light", "dark" or "" for what the system has.
 function setTheme(theme) {
   if (theme) document.documentElement.dataset.theme = theme;
@@ -243,6 +251,7 @@ function App() {
       <button onClick=${() => logOut().catch((e) => toast(e.message, "error"))}>Log out</button>
     </header>
     ${error && html`<${Failure} error=${error} again=${begin} />`}
+    ${can && html`<${Away} />`}
     <main id="main" tabindex="-1">${can && html`<${View} route=${route} info=${info} features=${can} />`}</main>
     ${palette && html`<${Palette} close=${() => setPalette(false)} />`}
     <${Toasts} />
