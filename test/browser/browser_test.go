@@ -12,6 +12,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -39,8 +40,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/apikeel/kelson/console"
-	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/kelsontest"
+	"github.com/apikeel/kelson/storage/engine"
 )
 
 // patience is how long something may take to happen on a busy machine.
@@ -62,6 +63,7 @@ var chromium struct {
 var shared struct {
 	once   sync.Once
 	server *kelsontest.Server
+	close  func() error
 	err    error
 }
 
@@ -71,8 +73,8 @@ func TestMain(m *testing.M) {
 	if chromium.stop != nil {
 		chromium.stop()
 	}
-	if shared.server != nil {
-		if err := shared.server.Close(); err != nil {
+	if shared.close != nil {
+		if err := shared.close(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
@@ -123,16 +125,27 @@ func startChromium() {
 func server(t *testing.T) *kelsontest.Server {
 	t.Helper()
 	needChromium(t)
-	shared.once.Do(func() { shared.server, shared.err = kelsontest.New(kept()...) })
+	shared.once.Do(func() { shared.server, shared.close, shared.err = newServer() })
 	if shared.err != nil {
 		t.Fatal(shared.err)
 	}
 	return shared.server
 }
 
-// kept makes a server keep its history.
-func kept() []kelsontest.Option {
-	return []kelsontest.Option{kelsontest.Disk(), kelsontest.Configure(func(c *controlplane.Config) { c.History = time.Hour })}
+// newServer starts a server that keeps its history, as 'kelson serve --history 1h' does.
+func newServer() (s *kelsontest.Server, stop func() error, err error) {
+	dir, err := os.MkdirTemp("", "kelson-browser-data-")
+	if err != nil {
+		return nil, nil, err
+	}
+	store, err := engine.Open(engine.Options{Dir: filepath.Join(dir, "data"), RetainAge: time.Hour})
+	if err != nil {
+		return nil, nil, errors.Join(err, os.RemoveAll(dir))
+	}
+	if s, err = kelsontest.New(kelsontest.Backend(store)); err != nil {
+		return nil, nil, errors.Join(err, store.Close(), os.RemoveAll(dir))
+	}
+	return s, func() error { return errors.Join(s.Close(), store.Close(), os.RemoveAll(dir)) }, nil
 }
 
 func needChromium(t *testing.T) {
@@ -160,6 +173,9 @@ type way struct {
 	http.RoundTripper
 	shut  atomic.Bool
 	asked atomic.Int64
+
+	mu   sync.Mutex
+	open map[*answerBody]bool // answers that are not read to their end
 }
 
 func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -167,7 +183,49 @@ func (w *way) RoundTrip(r *http.Request) (*http.Response, error) {
 	if w.shut.Load() {
 		return nil, errors.New("connection refused, says the test")
 	}
-	return w.RoundTripper.RoundTrip(r)
+	ctx, cancel := context.WithCancel(r.Context())
+	answer, err := w.RoundTripper.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	body := &answerBody{ReadCloser: answer.Body, way: w, cancel: cancel}
+	answer.Body = body
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.open == nil {
+		w.open = map[*answerBody]bool{}
+	}
+	w.open[body] = true
+	return answer, nil
+}
+
+// goAway shuts the way, and breaks off what is under way, as a server that crashes does.
+func (w *way) goAway() {
+	w.shut.Store(true)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for body := range w.open {
+		body.cancel()
+	}
+}
+
+func (w *way) comeBack() { w.shut.Store(false) }
+
+// answerBody is the body of an answer that goAway can break off.
+type answerBody struct {
+	io.ReadCloser
+	way    *way
+	cancel context.CancelFunc
+}
+
+func (b *answerBody) Close() error {
+	err := b.ReadCloser.Close()
+	b.cancel()
+	b.way.mu.Lock()
+	defer b.way.mu.Unlock()
+	delete(b.way.open, b)
+	return err
 }
 
 // served is a console that listens.
@@ -511,6 +569,71 @@ func (tab *tab) on(role, name, function string) {
 func (tab *tab) click(role, name string) {
 	tab.t.Helper()
 	tab.on(role, name, "function() { this.click() }")
+}
+
+// set gives a field a value at once, as who pastes it.
+func (tab *tab) set(role, name, value string) {
+	tab.t.Helper()
+	tab.on(role, name, `function() {
+		this.focus();
+		Object.getOwnPropertyDescriptor(Object.getPrototypeOf(this), "value").set.call(this, `+quote(value)+`);
+		this.dispatchEvent(new Event("input", { bubbles: true }));
+		this.dispatchEvent(new Event("change", { bubbles: true }));
+	}`)
+}
+
+// rows returns the texts of the cells of the table in the part of the page with a name.
+func (tab *tab) rows(part string) [][]string {
+	tab.t.Helper()
+	return eval[[][]string](tab, "[...document.querySelectorAll('[aria-label='+CSS.escape("+quote(part)+")+'] tbody tr')].map((r) => [...r.cells].map((c) => c.innerText.trim()))")
+}
+
+// row returns the row of a table whose first cell has the text; nil if there is none.
+func (tab *tab) row(part, text string) []string {
+	tab.t.Helper()
+	for _, row := range tab.rows(part) {
+		if strings.Contains(row[0], text) {
+			return row
+		}
+	}
+	return nil
+}
+
+// part returns the words of the part of the page with a name, "" if there is none.
+func (tab *tab) part(name string) string {
+	tab.t.Helper()
+	text := eval[string](tab, "document.querySelector('[aria-label='+CSS.escape("+quote(name)+")+']')?.innerText || ''")
+	return strings.Join(strings.Fields(text), " ")
+}
+
+// untilPart waits until a part of the page has the text.
+func (tab *tab) untilPart(name, text string) {
+	tab.t.Helper()
+	tab.eventually(name+" with "+text, func() bool { return strings.Contains(tab.part(name), text) })
+}
+
+// code returns the text to copy that has a label which begins so.
+func (tab *tab) code(label string) string {
+	tab.t.Helper()
+	script := "document.querySelector('figure[aria-label^='+CSS.escape(" + quote(label) + ")+'] pre')?.textContent || ''"
+	tab.until("text to copy: "+label, script)
+	return eval[string](tab, script)
+}
+
+// harmless checks that texts of objects have become neither elements nor marks that turn the
+// direction of what is around them.
+func (tab *tab) harmless() {
+	tab.t.Helper()
+	where := eval[string](tab, "location.pathname + location.search")
+	if got := eval[int](tab, "document.querySelectorAll('#app script, #app img, #app [onerror], #app a[href^=javascript]').length"); got != 0 {
+		tab.t.Errorf("%s: %d elements came from the content of objects, want none", where, got)
+	}
+	if got := eval[string](tab, `(/.{0,60}[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069].{0,20}/.exec(document.body.innerText) || [""])[0]`); got != "" {
+		tab.t.Errorf("%s: the text %q turns its direction, want the mark as an escape", where, got)
+	}
+	if got, width := eval[int](tab, "document.scrollingElement.scrollWidth"), eval[int](tab, "innerWidth"); got > width {
+		tab.t.Errorf("%s: the page is %d wide, want the window's %d", where, got, width)
+	}
 }
 
 // press presses keys, one after the other.

@@ -6,8 +6,6 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
-
-	"github.com/apikeel/kelson/kelsontest"
 )
 
 var pictures = flag.String("pictures", "", "`folder` for the pictures of docs/console.md")
@@ -20,7 +18,15 @@ func TestPictures(t *testing.T) {
 		t.Skip("makes the pictures of docs/console.md: give -pictures ../../docs/images")
 	}
 	needChromium(t)
-	s := kelsontest.Start(t, kept()...)
+	s, stop, err := newServer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Error(err)
+		}
+	})
 	api := client(t, s.Config())
 	namespace := newNamespace(t, api, "shop")
 	shop(t, api, namespace)
