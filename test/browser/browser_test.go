@@ -79,6 +79,9 @@ func TestMain(m *testing.M) {
 			code = 1
 		}
 	}
+	if kelson.file != *kelsonFile {
+		_ = os.RemoveAll(filepath.Dir(kelson.file))
+	}
 	os.Exit(code)
 }
 
