@@ -79,8 +79,8 @@ func TestMain(m *testing.M) {
 			code = 1
 		}
 	}
-	if kelson.file != *kelsonFile {
-		_ = os.RemoveAll(filepath.Dir(kelson.file))
+	if kelson.dir != "" {
+		_ = os.RemoveAll(kelson.dir)
 	}
 	os.Exit(code)
 }

@@ -22,6 +22,7 @@ import (
 // kelson is the program, which is built once.
 var kelson struct {
 	once sync.Once
+	dir  string // to be removed; empty if nothing was built
 	file string
 	err  error
 }
@@ -38,7 +39,7 @@ func buildKelson() {
 		kelson.err = err
 		return
 	}
-	kelson.file = filepath.Join(dir, "kelson")
+	kelson.dir, kelson.file = dir, filepath.Join(dir, "kelson")
 	if out, err := exec.Command("go", "build", "-o", kelson.file, "github.com/apikeel/kelson/cmd/kelson").CombinedOutput(); err != nil {
 		kelson.err = fmt.Errorf("%w: %s", err, out)
 	}
