@@ -268,8 +268,12 @@ type imprint struct {
 }
 
 // uid returns the uid of an object: a random one to whoever does not know the seed.
-func (c *imprint) uid(key string) uuid.UUID {
-	return uuid.NewHash(sha256.New(), c.seed, []byte(key), 4)
+func (c *imprint) uid(key string) (id uuid.UUID) {
+	text := make([]byte, 0, 256)
+	sum := sha256.Sum256(append(append(text, c.seed[:]...), key...))
+	copy(id[:], sum[:])
+	id[6], id[8] = id[6]&0x0f|0x40, id[8]&0x3f|0x80 // version 4, of RFC 9562
+	return id
 }
 
 // fill returns the object of a server.
