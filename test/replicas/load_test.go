@@ -143,7 +143,7 @@ func newLoadOf(f *fleet, name string, clients [size]*kubernetes.Clientset) *load
 	}
 	for i := range size {
 		l.work(i, l.register)
-		l.follow(i, i == 2)
+		l.follow(i, i == 2, 0)
 	}
 	return l
 }
@@ -403,7 +403,8 @@ type seenEvent struct {
 // follower is a client that watches, and moves to another server whenever a watch ends.
 type follower struct {
 	name     string
-	from, at int64 // the revisions where it began and has come to, at is under load.mu
+	stay     time.Duration // about how long it watches at one server; 0 is as long as it can
+	from, at int64         // the revisions where it began and has come to, at is under load.mu
 	events   []seenEvent
 	expired  int // how often it had to list again
 	moves    int
@@ -411,11 +412,11 @@ type follower struct {
 	cancel   context.CancelFunc
 }
 
-// follow watches the config maps of the load, beginning at a server. With stream, the
-// initial state comes with the watch.
-func (l *load) follow(server int, stream bool) {
+// follow watches the config maps of the load, beginning at a server, and stays about so long
+// at each; 0 is as long as it can. With stream, the initial state comes with the watch.
+func (l *load) follow(server int, stream bool, stay time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &follower{name: fmt.Sprintf("watcher %d", server), done: make(chan struct{}), cancel: cancel}
+	w := &follower{name: fmt.Sprintf("watcher %d", len(l.watchers)), stay: stay, done: make(chan struct{}), cancel: cancel}
 	l.watchers = append(l.watchers, w)
 	go func() {
 		defer close(w.done)
@@ -457,6 +458,9 @@ func (l *load) watch(ctx context.Context, w *follower, client *kubernetes.Client
 	// A connection that has fallen silent is noticed by its client, not by us.
 	bounded, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if w.stay > 0 {
+		defer time.AfterFunc(w.stay/2+rand.N(w.stay), cancel).Stop()
+	}
 	stream2, err := maps.Watch(bounded, options)
 	if err != nil {
 		return
