@@ -21,7 +21,7 @@ import (
 // number of them may make the server grow.
 const (
 	maxUsers       = 1000
-	maxDenials     = 10      // of a user
+	maxDenials     = 20      // of a user, each different
 	maxDeniedBytes = 1 << 20 // of all
 	maxDeniedText  = 256     // bytes of a text
 	maxDeniedGroup = 32      // groups
@@ -46,7 +46,7 @@ type denied struct {
 	bytes int
 }
 
-// denial is a request that was denied, count times in a row.
+// denial is a request that was denied count times.
 type denial struct {
 	question Question
 	cut      bool // a text was too long to be kept
@@ -105,8 +105,11 @@ func (d *Denials) add(a *authz.Attributes, now time.Time) {
 		d.order.MoveToFront(e)
 	}
 	of := e.Value.(*denied)
-	if n := len(of.last); n > 0 && of.last[n-1].sameAs(&next) {
-		of.last[n-1].when, of.last[n-1].count = now, of.last[n-1].count+1
+	// A program that asks again and again must not push out what others asked.
+	if i := slices.IndexFunc(of.last, func(was denial) bool { return was.sameAs(&next) }); i >= 0 {
+		again := of.last[i]
+		again.when, again.count = now, again.count+1
+		of.last = append(slices.Delete(of.last, i, i+1), again)
 		return
 	}
 	if len(of.last) == maxDenials {
@@ -209,7 +212,7 @@ type LastDenials struct {
 // Denied is a request that was denied.
 type Denied struct {
 	Time  time.Time `json:"time"`  // the last time
-	Count int       `json:"count"` // times in a row
+	Count int       `json:"count"` // how often, as long as it was kept
 	// Now explains the request by what is in force now. It is nil if the request was too
 	// long to be kept whole.
 	Now      *Answer  `json:"now,omitempty"`
