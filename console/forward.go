@@ -209,8 +209,16 @@ func (c *Console) watch(w http.ResponseWriter, r *http.Request) {
 		_ = conn.Close()
 		<-done
 	}()
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
+	closed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(closed)
+		_ = conn.Close()
+	})
+	defer func() {
+		if !stop() {
+			<-closed
+		}
+	}()
 	send := func(text []byte) error {
 		_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout))
 		return conn.WriteMessage(websocket.TextMessage, text)

@@ -1,5 +1,5 @@
 // The frame of the page: login, navigation, the palette, and the view that the address names.
-import { html, render, useState, useEffect, useRef, useMemo, currentRoute, navigate, Link, Failure, Loading, usePoll, isAway, toast } from "./lib/ui.js";
+import { html, render, useState, useEffect, useRef, currentRoute, navigate, Link, Failure, Loading, usePoll, useResources, isAway, toast } from "./lib/ui.js";
 import { logIn, logOut, consoleInfo, features, request, resources, listLink, objectLink, table, pathOf } from "./lib/api.js";
 
 // The views. The first part of an address names one; its module is loaded when it is needed,
@@ -55,7 +55,7 @@ function View({ route, info, features }) {
 // server for names as they are typed.
 function Palette({ close }) {
   const [text, setText] = useState("");
-  const [known, setKnown] = useState([]);
+  const kinds = useResources((r) => r.preferred && r.verbs.includes("list"));
   const [found, setFound] = useState([]);
   const [chosen, setChosen] = useState(0);
   const dialog = useRef();
@@ -63,9 +63,7 @@ function Palette({ close }) {
   useEffect(() => {
     dialog.current.showModal();
     input.current.focus();
-    resources().then(setKnown, () => {});
   }, []);
-  const kinds = useMemo(() => known.filter((r) => r.preferred && r.verbs.includes("list")), [known]);
   const [word, rest] = text.trim().toLowerCase().split(/\s+(.*)/);
   const named = (r) => [r.resource, r.singular, r.kind.toLowerCase(), ...r.shortNames, r.resource + "." + r.group];
   const kind = rest !== undefined && kinds.find((r) => named(r).includes(word));

@@ -1,5 +1,6 @@
 // What the views are built from.
-import { html, useState, useEffect, useLayoutEffect, useRef } from "../vendor/preact.js";
+import { html, useState, useEffect, useLayoutEffect, useRef, useMemo } from "../vendor/preact.js";
+import { resources } from "./api.js";
 export { html, render, Fragment, createContext, useState, useEffect, useLayoutEffect, useRef, useMemo, useCallback, useContext, useReducer } from "../vendor/preact.js";
 
 // Addresses. A view gets its route: {parts: ["objects", "core", …], query: URLSearchParams}.
@@ -71,6 +72,13 @@ export function useAsync(load, inputs) {
 
 // retryAfter is after how many milliseconds a server that is away is asked again.
 const retryAfter = 3000;
+
+// useResources is what discovery says, or what keep(resource) keeps of it; nothing until the
+// server has told it.
+export function useResources(keep) {
+  const { value } = useAsync(() => resources(), []);
+  return useMemo(() => (keep && value ? value.filter(keep) : value || []), [value]);
+}
 
 // usePoll calls load(signal) every so many milliseconds while the page is visible. After an
 // error it goes on, and tells it beside the last value.

@@ -1,6 +1,6 @@
 // Who may do what: the rights of a user as a matrix, why a request is allowed or denied,
 // what was denied lately, and who can do a thing.
-import { html, useState, useEffect, useRef, useAsync, useMemo, useStyle, setQuery, Failure, Loading, Dialog, Age, Link } from "../lib/ui.js";
+import { html, useState, useEffect, useRef, useAsync, useResources, useMemo, useStyle, setQuery, Failure, Loading, Dialog, Age, Link } from "../lib/ui.js";
 import { ApiError, get, send, resources, objectLink } from "../lib/api.js";
 import { groupsOf, mayBy, readPolicy, explain, whoCan } from "../lib/rbac.js";
 import { Snippet, visible } from "../lib/snippet.js";
@@ -350,8 +350,7 @@ function Denials({ who }) {
 
 // WhoCan lists who can make a request.
 function WhoCan({ route, namespace, features }) {
-  const [known, setKnown] = useState([]);
-  useEffect(() => void resources().then((all) => setKnown(all.filter((r) => r.preferred)), () => {}), []);
+  const known = useResources((r) => r.preferred);
   const asked = route.query.get("can") || "";
   const submit = (e) => {
     e.preventDefault();

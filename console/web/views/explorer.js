@@ -1,6 +1,6 @@
 // Requests by hand: what is sent is chosen here, and shown as curl and as kubectl.
-import { html, useState, useEffect, useRef, useStyle, setQuery, Dialog, escapeDirections, bytes } from "../lib/ui.js";
-import { raw, resources, pathOf, table } from "../lib/api.js";
+import { html, useState, useEffect, useRef, useStyle, useResources, setQuery, Dialog, escapeDirections, bytes } from "../lib/ui.js";
+import { raw, pathOf, table } from "../lib/api.js";
 import { Snippet, visible } from "../lib/snippet.js";
 import { curlOf, kubectlOf, partsOf } from "../lib/commands.js";
 
@@ -177,9 +177,8 @@ export default function Explorer({ route, info }) {
 // Path completes paths: what discovery knows, and names of objects of the list that is
 // typed.
 function Path({ value, set, namespace }) {
-  const [known, setKnown] = useState([]);
+  const known = useResources();
   const [names, setNames] = useState([]);
-  useEffect(() => void resources().then(setKnown, () => {}), []);
   const under = value.slice(0, value.lastIndexOf("/"));
   useEffect(() => {
     setNames([]);

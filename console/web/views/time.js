@@ -1,7 +1,7 @@
 // The past: the server as it was, what changed and when, what differs between two moments,
 // and going back.
-import { html, useState, useEffect, useRef, useAsync, usePoll, useStyle, setQuery, Failure, Loading, Link, Dialog, FieldChanges, escapeDirections, ago, bytes, toast } from "../lib/ui.js";
-import { get, resources, objectLink, action } from "../lib/api.js";
+import { html, useState, useEffect, useRef, useAsync, usePoll, useResources, useStyle, setQuery, Failure, Loading, Link, Dialog, FieldChanges, escapeDirections, ago, bytes, toast } from "../lib/ui.js";
+import { get, objectLink, action } from "../lib/api.js";
 import { parseMoment, isRevision, clock } from "../lib/moment.js";
 import { visible } from "../lib/snippet.js";
 
@@ -18,8 +18,7 @@ export default function Time({ route, features, info }) {
   const tab = tabs.some(([name]) => name === route.query.get("tab")) ? route.query.get("tab") : route.query.get("from") || route.query.get("to") ? "compare" : "state";
   const namespace = route.query.get("namespace") || "";
   const [group, resource] = (route.query.get("kind") || "").split("/");
-  const [known, setKnown] = useState([]);
-  useEffect(() => void resources().then((all) => setKnown(all.filter((r) => r.preferred && r.verbs.includes("list") && r.verbs.includes("get") && r.resource !== "componentstatuses")), () => {}), []);
+  const known = useResources((r) => r.preferred && r.verbs.includes("list") && r.verbs.includes("get") && r.resource !== "componentstatuses");
   const { value: recent, error } = usePoll(
     async (signal) => (features.history ? get("/debug/kelson/history", { limit: 300, namespace, group, resource }, { signal }) : undefined),
     10000,
