@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/webhook"
 )
@@ -79,6 +81,10 @@ var stateDescriptions = sync.OnceValue(func() descriptions {
 		{"apiserver_resource_objects", "[ALPHA] Number of stored objects at the time of last check split by kind. In case of a fetching error, the value will be -1.", kind},
 		{"apiserver_resource_size_estimate_bytes", "[ALPHA] Estimated size of stored objects in database. Estimate is based on sum of last observed sizes of serialized objects. In case of a fetching error, the value will be -1.", kind},
 		{"apiserver_storage_size_bytes", "[STABLE] Size of the storage database file physically allocated in bytes.", []string{"storage_cluster_id"}},
+		{"kelson_storage_connections", "[ALPHA] Connections to the database of which reads share a pool, by state; max is how many there may be.", []string{"storage_cluster_id", "state"}},
+		{"kelson_storage_connections_waiting", "[ALPHA] Reads that wait for a connection to the database.", []string{"storage_cluster_id"}},
+		{"kelson_storage_connections_waited_total", "[ALPHA] Reads that had to wait for a connection to the database.", []string{"storage_cluster_id"}},
+		{"kelson_storage_connections_refused_total", "[ALPHA] Reads that got no connection to the database: too many waited, or none was free in time.", []string{"storage_cluster_id"}},
 		{"kube_apiserver_clusterip_allocator_allocated_ips", "[ALPHA] Gauge measuring the number of allocated IPs for Services", []string{"cidr"}},
 		{"kube_apiserver_clusterip_allocator_available_ips", "[ALPHA] Gauge measuring the number of available IPs for Services", []string{"cidr"}},
 		{"kube_apiserver_nodeport_allocator_allocated_ports", "[ALPHA] Gauge measuring the number of allocated NodePorts for Services", nil},
@@ -101,6 +107,27 @@ var stateDescriptions = sync.OnceValue(func() descriptions {
 
 func (s descriptions) describe(name, help string, labels ...string) {
 	s[name] = prometheus.NewDesc(name, help, labels, nil)
+}
+
+// statusTimeout is how long a scrape waits for a store that does not answer.
+const statusTimeout = 2 * time.Second
+
+// collectStorage collects what a store says of itself.
+func collectStorage(b storage.Backend, id string, gauge, counter func(name string, value float64, labels ...string)) {
+	ctx, cancel := context.WithTimeout(context.Background(), statusTimeout)
+	defer cancel()
+	status, err := b.Status(ctx)
+	if err == nil {
+		gauge("apiserver_storage_size_bytes", float64(status.SizeBytes), id)
+	}
+	if c := status.Connections; c != nil {
+		gauge("kelson_storage_connections", float64(c.Used), id, "used")
+		gauge("kelson_storage_connections", float64(c.Idle), id, "idle")
+		gauge("kelson_storage_connections", float64(c.Max), id, "max")
+		gauge("kelson_storage_connections_waiting", float64(c.Waiting), id)
+		counter("kelson_storage_connections_waited_total", float64(c.Waited), id)
+		counter("kelson_storage_connections_refused_total", float64(c.Refused), id)
+	}
 }
 
 // Describe implements prometheus.Collector.
@@ -149,9 +176,7 @@ func (s *state) Collect(to chan<- prometheus.Metric) {
 		}
 	}
 	for i, p := range s.a.places.all {
-		if status, err := p.backend.Status(context.Background()); err == nil {
-			gauge("apiserver_storage_size_bytes", float64(status.SizeBytes), fmt.Sprintf("etcd-%d", i)) // whatever it is
-		}
+		collectStorage(p.backend, fmt.Sprintf("etcd-%d", i), gauge, counter) // whatever it is
 	}
 	var written audit.Stats
 	if s.a.audit != nil {

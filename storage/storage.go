@@ -201,6 +201,18 @@ type Status struct {
 	SizeBytes, SizeLimitBytes int64
 	// ReadOnly is set to the cause when the store accepts no writes.
 	ReadOnly error
+	// Connections is set, also beside an error, if reads share a pool of connections.
+	Connections *Connections
+}
+
+// Connections describes a pool of connections to a database.
+type Connections struct {
+	// Max is how many there may be; Used and Idle how many there are.
+	Max, Used, Idle int
+	// Waiting is how many reads wait for one now, Waited how many had to so far, and Refused
+	// how many got none: too many waited already, or none was free in time.
+	Waiting         int
+	Waited, Refused int64
 }
 
 // Backend is a revisioned, ordered store of bytes. All methods may be called

@@ -48,6 +48,7 @@ type Backend struct {
 
 	pool     *pgxpool.Pool
 	waiting  atomic.Int64  // reads that wait for a connection of the pool
+	refused  atomic.Int64  // reads that got none
 	warnings atomic.Uint64 // from the database, on connections outside of the pool
 	writer   *line         // for commitLoop alone, as session is
 	// session is the connection of writer that holds the advisory lock id, which is the
@@ -259,16 +260,23 @@ func (b *Backend) Progress(ctx context.Context) error {
 
 // Status describes the database. The size is that of the tables with their indexes.
 func (b *Backend) Status(ctx context.Context) (storage.Status, error) {
+	status := storage.Status{Engine: "postgres", Connections: b.connections()}
 	s, err := b.revision.get(ctx)
 	if err != nil {
-		return storage.Status{}, err
+		return status, err
 	}
-	var size int64
-	err = b.read(ctx, func(conn *pgx.Conn) error { return conn.QueryRow(ctx, b.text.size).Scan(&size) })
-	if err != nil {
-		return storage.Status{}, err
+	status.Revision, status.CompactRevision = s.revision, s.compacted
+	err = b.read(ctx, func(conn *pgx.Conn) error { return conn.QueryRow(ctx, b.text.size).Scan(&status.SizeBytes) })
+	return status, err
+}
+
+// connections describes the pool.
+func (b *Backend) connections() *storage.Connections {
+	s := b.pool.Stat()
+	return &storage.Connections{
+		Max: int(s.MaxConns()), Used: int(s.AcquiredConns()), Idle: int(s.IdleConns()),
+		Waiting: int(b.waiting.Load()), Waited: s.EmptyAcquireCount(), Refused: b.refused.Load(),
 	}
-	return storage.Status{Engine: "postgres", Revision: s.revision, CompactRevision: s.compacted, SizeBytes: size}, nil
 }
 
 // Shared implements storage.Backend: any number of servers may use one database.

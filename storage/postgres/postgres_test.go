@@ -568,6 +568,13 @@ func TestSlowDatabase(t *testing.T) {
 	if refused == 0 {
 		t.Error("got no read refused for the length of the queue, want some")
 	}
+	// Just then somebody wants to know about the pool.
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	status, err := b.Status(ctx)
+	cancel()
+	if c := status.Connections; err == nil || c == nil || c.Max != 2 || c.Refused == 0 {
+		t.Errorf("while the database hangs: got %+v of the pool and error %v, want 2 connections, reads that were refused, and an error", c, err)
+	}
 	resume()
 	polltest.Until(t, "the database answers again", func() bool {
 		_, err := b.Get(t.Context(), "/registry/a")

@@ -199,6 +199,7 @@ func (b *Backend) readOnce(ctx context.Context, f func(conn *pgx.Conn) error) er
 func (b *Backend) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	if b.waiting.Add(1) > int64(b.opts.MaxWaiting) {
 		b.waiting.Add(-1)
+		b.refused.Add(1)
 		return nil, fmt.Errorf("%w: %w: %d", storage.ErrUnavailable, errTooManyWait, b.opts.MaxWaiting)
 	}
 	defer b.waiting.Add(-1)
@@ -206,6 +207,7 @@ func (b *Backend) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	defer cancel()
 	conn, err := b.pool.Acquire(wait)
 	if err != nil && wait.Err() != nil && ctx.Err() == nil {
+		b.refused.Add(1)
 		return nil, fmt.Errorf("%w: none of %d connections was free within %v: %w", storage.ErrUnavailable, b.opts.MaxConns, b.opts.WaitTimeout, errTooManyWait)
 	}
 	return conn, err

@@ -309,8 +309,15 @@ func (db *DB) Kill() {
 // Pause stops the server process and its children, as if the machine hung; the function
 // that it returns lets them go on.
 func (db *DB) Pause() (resume func()) {
-	pids := append(children(db.server.Process.Pid), db.server.Process.Pid)
-	for _, pid := range pids {
+	// The server first, so that there are no more children. It stops at once, but for a call
+	// of the kernel that it is in: that may be a fork.
+	pids := []int{db.server.Process.Pid}
+	_ = syscall.Kill(pids[0], syscall.SIGSTOP)
+	for !isStopped(pids[0]) {
+		runtime.Gosched()
+	}
+	pids = append(pids, children(pids[0])...)
+	for _, pid := range pids[1:] {
 		_ = syscall.Kill(pid, syscall.SIGSTOP)
 	}
 	return func() {
@@ -342,6 +349,13 @@ func isRunning(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	fields := afterName(text)
 	return err == nil && len(fields) > 0 && fields[0] != "Z"
+}
+
+// isStopped reports whether a process was stopped by a signal, or has ended.
+func isStopped(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields := afterName(text)
+	return err != nil || len(fields) == 0 || fields[0] == "T" || fields[0] == "Z"
 }
 
 // afterName returns the fields of /proc/PID/stat after the name: the state, the parent
