@@ -284,6 +284,41 @@ func TestRefusal(t *testing.T) {
 	})
 }
 
+// TestQueuesAreBounded: one who has all seats but those for newcomers has as many requests
+// waiting as the queues of its hand may have, and no more.
+func TestQueuesAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const hand, length, requests = 3, 10, 500
+		c := with(Config{MaxReading: 100, MaxWriting: -1}, queues("work", 1000, 0, 64, hand, length), of("users", "work", 500))
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		for range requests {
+			running.Go(func() {
+				var e Entry
+				if c.Enter(ctx, get("greedy", "users"), "", &e) {
+					<-ctx.Done()
+					e.Leave()
+				}
+			})
+		}
+		synctest.Wait()
+		l := c.level("work")
+		if l.seats >= l.limits.now || l.waiting == 0 || l.waiting > hand*length {
+			t.Errorf("%d of %d seats are taken and %d requests wait, want some seats left and at most %d waiting", l.seats, l.limits.now, l.waiting, hand*length)
+		}
+		if refused := l.counts.refused[queueFull]; int(refused)+l.waiting+l.working != requests {
+			t.Errorf("%d requests were refused, %d wait and %d work, want %d together", refused, l.waiting, l.working, requests)
+		}
+		var newcomer Entry
+		if !c.Enter(t.Context(), get("other", "users"), "", &newcomer) || newcomer.Waited > 0 {
+			t.Error("a newcomer has to wait")
+		}
+		newcomer.Leave()
+		cancel()
+		running.Wait()
+	})
+}
+
 // A level that has nothing to do lends seats to one that needs them, and gets
 // them back.
 func TestBorrowing(t *testing.T) {

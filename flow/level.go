@@ -174,6 +174,10 @@ func (l *level) forget(schemas []*schema) {
 	})
 }
 
+// longQueue is how many times longer a queue may be whose first request waits for more seats
+// than are free.
+const longQueue = 4
+
 // enter executes, queues or refuses an entry. If it is queued, e.dispatched is closed
 // when it need not wait any longer.
 func (l *level) enter(e *Entry, flow uint64, now time.Time) state {
@@ -198,10 +202,22 @@ func (l *level) enter(e *Entry, flow uint64, now time.Time) state {
 	l.enqueue(e, q)
 	e.ahead = q.waiting
 	l.dispatchFrom(q, now)
-	if e.state == waiting {
-		e.dispatched = make(chan struct{})
+	if e.state != waiting {
+		return e.state
 	}
-	return e.state
+	// There are seats. If they are kept for newcomers, the queue is as full as without them. If
+	// its first request needs more of them, that should not keep others out, but not for ever.
+	most := l.queuing.length
+	if !l.room(q.entries.first.estimate.seats(), l.limits.now) {
+		most *= longQueue
+	}
+	if q.waiting > most {
+		l.dequeue(e)
+		l.refuse(e, queueFull)
+		return e.state
+	}
+	e.dispatched = make(chan struct{})
+	return waiting
 }
 
 // giveUp removes an entry from its queue because its time is over, unless it has just

@@ -77,7 +77,7 @@ func TestStats(t *testing.T) {
 }
 
 // A queue that is full takes no more only if there are no seats: one that waits for
-// many seats does not keep others out.
+// many seats does not keep others out, until the queue is much too long.
 func TestFullQueue(t *testing.T) {
 	now := time.Now()
 	l := newLevel("l", false, now)
@@ -88,13 +88,13 @@ func TestFullQueue(t *testing.T) {
 	for i, tt := range []struct {
 		seats int
 		want  state
-	}{{5, working}, {6, waiting}, {1, waiting}, {1, waiting}} {
+	}{{5, working}, {6, waiting}, {1, waiting}, {1, waiting}, {1, waiting}, {1, outside}} {
 		if got := l.enter(entry(tt.seats), 0, now); got != tt.want {
 			t.Errorf("%d: %v, want %v", i, got, tt.want)
 		}
 	}
 	l.setLimits(5, 0, 10, now)
-	if got := l.enter(entry(1), 0, now); got != outside || s.stats.refused[queueFull] != 1 {
+	if got := l.enter(entry(1), 0, now); got != outside || s.stats.refused[queueFull] != 2 {
 		t.Errorf("without a seat: %v", got)
 	}
 }
