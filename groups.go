@@ -128,10 +128,7 @@ func (s *Server) prepareGroups() error {
 	if backend == nil {
 		backend = memory.New(memory.Options{})
 	}
-	mem := s.Memory
-	if mem == nil {
-		mem = budget.Default()
-	}
+	mem := s.memory()
 	objects, err := store.Open(context.Background(), backend, store.Options{Logger: s.Logger, ValueBytes: mem.Values(), ObjectBytes: mem.Objects(), EncodingBytes: mem.Encodings()})
 	if err == nil {
 		s.Close = append(s.Close, func() error { objects.Close(); return nil })
@@ -211,4 +208,12 @@ func (unprepared) Update(context.Context, string, string, func(resource.Object) 
 }
 func (unprepared) Delete(context.Context, string, string, metav1.DeleteOptions) error {
 	return errUnprepared
+}
+
+// memory returns the memory that the server may use.
+func (s *Server) memory() *budget.Memory {
+	if s.Memory != nil {
+		return s.Memory
+	}
+	return budget.Default()
 }

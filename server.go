@@ -82,7 +82,8 @@ type Server struct {
 	// one in an etcd. The caller closes it, after Run has returned. Nil stores objects in
 	// memory for as long as the server runs.
 	Storage storage.Backend
-	// Memory is the memory that the server may use for Groups; nil is budget.Default.
+	// Memory is the memory that the server may use for Groups, and for what clients do not
+	// read; nil is budget.Default.
 	Memory *budget.Memory
 	// Version is the response of /version; the zero value is Version().
 	Version apiversion.Info

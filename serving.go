@@ -298,7 +298,7 @@ func (s *Server) httpServer(base context.Context) *http.Server {
 	default:
 		http2 := &h2.Server{
 			MaxStreams: streams, MaxHeaderBytes: maxHeaderBytes, MaxFrame: maxFrame, StreamWindow: maxWindow, ConnWindow: maxAhead,
-			IdleTimeout: idleTimeout, WriteTimeout: stalledTimeout, ErrorLog: errors,
+			IdleTimeout: idleTimeout, WriteTimeout: stalledTimeout, Unsent: &s.memory().Unsent, ErrorLog: errors,
 		}
 		http2.Configure(server)
 	}

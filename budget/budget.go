@@ -27,6 +27,9 @@ type Memory struct {
 	// Answers admits responses by what they hold while they are made and written, Bodies
 	// requests by what their bodies hold until they are answered.
 	Answers, Bodies Gate
+	// Unsent is for responses that are made and that their clients do not read: who gets a
+	// part of it does not hold up a request.
+	Unsent Allowance
 
 	mu      sync.Mutex
 	holders []Holder
@@ -34,7 +37,7 @@ type Memory struct {
 
 // Holder is a part of the memory.
 type Holder struct {
-	// Name is for people and metrics: values, encodings, objects, answers, bodies.
+	// Name is for people and metrics: values, encodings, objects, answers, bodies, unsent.
 	Name string
 	// Limit is how many bytes it may hold; Held returns how many it holds.
 	Limit int64
@@ -56,8 +59,10 @@ func New(limit int64) *Memory {
 	m := &Memory{limit: max(limit, MinLimit)}
 	m.Answers.init(m.share(25))
 	m.Bodies.init(m.share(12))
+	m.Unsent.limit = m.share(6)
 	m.Report(Holder{"answers", m.Answers.limit, m.Answers.Held})
 	m.Report(Holder{"bodies", m.Bodies.limit, m.Bodies.Held})
+	m.Report(Holder{"unsent", m.Unsent.limit, m.Unsent.Held})
 	return m
 }
 

@@ -69,7 +69,7 @@ func TestParse(t *testing.T) {
 func TestPartsFit(t *testing.T) {
 	for _, limit := range []int64{0, MinLimit, 256 << 20, 512 << 20, 1 << 30, 64 << 30} {
 		m := New(limit)
-		parts := m.Values() + m.Encodings() + m.Answers.limit + m.Bodies.limit
+		parts := m.Values() + m.Encodings() + m.Answers.limit + m.Bodies.limit + m.Unsent.limit
 		if parts <= 0 || parts > m.Limit()*8/10 {
 			t.Errorf("limit %d: got parts of %d together", limit, parts)
 		}

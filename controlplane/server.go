@@ -118,7 +118,7 @@ func (c Config) assemble(ctx context.Context, backend storage.Backend, authority
 		c.Memory = budget.Default()
 	}
 	a := &assembly{Config: c, authority: authority, catalogs: &catalogs{}, owners: &managedfields.Owners{}}
-	a.outer = &kelson.Server{Name: "aggregator", Logger: c.Logger, PKI: authority, Serving: c.Serving, RequestTimeout: c.RequestTimeout, Gates: c.Gates}
+	a.outer = &kelson.Server{Name: "aggregator", Logger: c.Logger, PKI: authority, Serving: c.Serving, RequestTimeout: c.RequestTimeout, Gates: c.Gates, Memory: c.Memory}
 	a.outer.Shutdown, a.outer.LivezGrace, a.outer.Now, a.outer.Version = c.Shutdown, c.LivezGrace, c.Now, c.version()
 	a.outer.UnconstrainedImpersonation = !c.Gates.Enabled("ConstrainedImpersonation")
 	if err := errors.Join(c.Serving.Validate(), c.Flow.Validate()); err != nil {

@@ -3,6 +3,7 @@ package h2_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strconv"
@@ -13,6 +14,9 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"github.com/apikeel/kelson/budget"
+	"github.com/apikeel/kelson/internal/polltest"
 )
 
 // frames reads frames until the test has seen what it wants, or fails it.
@@ -586,4 +590,67 @@ func TestBodyOfTheFirstWindow(t *testing.T) {
 		update, ok := f.(*http2.WindowUpdateFrame)
 		return ok && update.StreamID == 1
 	})
+}
+
+// TestUnsentIsBounded: small responses that clients have no window for, or do not take from
+// their sockets, hold no more than is allowed on all connections together. The handlers of
+// others wait, and all are complete in the end.
+func TestUnsentIsBounded(t *testing.T) {
+	const conns, streams, size = 20, 20, 60_000
+	for _, window := range []uint32{0, 1 << 20} {
+		t.Run(fmt.Sprintf("window %d", window), func(t *testing.T) {
+			unsent := &budget.New(budget.MinLimit).Unsent
+			var running, answered atomic.Int64
+			s := newServer()
+			s.Unsent = unsent
+			ts := serve(t, s, func(w http.ResponseWriter, r *http.Request) {
+				running.Add(1)
+				defer running.Add(-1)
+				defer answered.Add(1)
+				_, _ = w.Write(make([]byte, size))
+			})
+			peers := make([]*peer, conns)
+			for i := range peers {
+				p := dial(t, ts)
+				peers[i] = p
+				_ = p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: window})
+				if window > 0 {
+					_ = p.framer.WriteWindowUpdate(0, streams*size)
+				}
+				for stream := range uint32(streams) {
+					if err := p.begin(2*stream+1, true); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			// With a window, the sockets may take all.
+			polltest.Until(t, "handlers wait", func() bool {
+				return running.Load()+answered.Load() == conns*streams && (running.Load() > 0 || window > 0)
+			})
+			held := unsent.Held()
+			if limit := int64(budget.MinLimit) / 50; held > limit || held == 0 && window == 0 {
+				t.Errorf("%d bytes are held, want some and at most %d", held, limit)
+			}
+			for _, p := range peers {
+				if window == 0 {
+					_ = p.framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: size})
+					_ = p.framer.WriteWindowUpdate(0, streams*size)
+				}
+				got, ended := 0, 0
+				p.frames("all responses", func(f http2.Frame) bool {
+					if data, ok := f.(*http2.DataFrame); ok {
+						got += len(data.Data())
+						if data.StreamEnded() {
+							ended++
+						}
+					}
+					return ended == streams
+				})
+				if got != streams*size {
+					t.Errorf("got %d bytes of responses, want %d", got, streams*size)
+				}
+			}
+			polltest.Until(t, "all is given back", func() bool { return unsent.Held() == 0 && running.Load() == 0 })
+		})
+	}
 }

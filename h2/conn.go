@@ -96,7 +96,8 @@ type conn struct {
 	maxFrame      int
 	initialWindow int64
 	window        int64
-	pendingBytes  int // of all streams, see stream.pending
+	pendingBytes  int  // that all streams hold, see stream.pendingHeld
+	granted       bool // buffers may be large, see room
 	// What the client may send: credit has not been announced to it yet.
 	ahead, credit int
 	acknowledged  bool // the client knows our settings
@@ -327,6 +328,7 @@ func (c *conn) remember(id uint32, n int) {
 func (c *conn) giveUp(code http2.ErrCode) {
 	c.mu.Lock()
 	c.addGoAway(code)
+	c.endGrant()
 	for _, st := range c.streams {
 		c.closeStream(st, errClosed)
 	}
@@ -406,6 +408,9 @@ func (c *conn) endIfDone() {
 // closed for writing then; the read loop sees the client do the same, or stops after
 // closeTimeout.
 func (c *conn) afterSend() {
+	if c.queued() == 0 {
+		c.endGrant()
+	}
 	if c.ending && c.err == nil {
 		c.err = errClosed
 		go func() {

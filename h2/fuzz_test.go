@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -309,6 +310,9 @@ func playScript(t *testing.T, script []byte) {
 		MaxStreams: 20, MaxHeaderBytes: 8 << 10, MaxHeaderFields: 100, MaxFrame: 20 << 10, StreamWindow: 20 << 10, ConnWindow: 70 << 10,
 		IdleTimeout: 90 * time.Second, WriteTimeout: 20 * time.Second, ErrorLog: log.New(io.Discard, "", 0),
 	}
+	// There is enough for all, or for some, or for nothing.
+	allowed := &testAllowance{limit: []int64{1 << 30, outBytes + 50<<10, 20 << 10, 0}[len(script)/2%4]}
+	server.Unsent = allowed
 	hs := &http.Server{Handler: http.HandlerFunc(fuzzHandler)}
 	server.Configure(hs)
 	near, far := net.Pipe()
@@ -374,7 +378,29 @@ func playScript(t *testing.T, script []byte) {
 	if conn != nil {
 		conn.checkEnd(t)
 	}
+	if held := allowed.held.Load(); held != 0 {
+		t.Errorf("at the end %d bytes of the allowance are held", held)
+	}
 }
+
+// testAllowance is an Allowance with a limit in bytes.
+type testAllowance struct {
+	limit      int64
+	held, most atomic.Int64
+}
+
+func (a *testAllowance) Take(n int) bool {
+	now := a.held.Add(int64(n))
+	if now > a.limit {
+		a.held.Add(-int64(n))
+		return false
+	}
+	for most := a.most.Load(); now > most && !a.most.CompareAndSwap(most, now); most = a.most.Load() {
+	}
+	return true
+}
+
+func (a *testAllowance) Return(n int) { a.held.Add(-int64(n)) }
 
 // only returns the one connection of a server.
 func (s *Server) only() *conn {
@@ -834,7 +860,10 @@ func (c *fuzzClient) check(conn *conn) {
 		unread += st.body.len()
 		headers += st.headerBytes
 		if st.pending != nil {
-			pending += len(*st.pending)
+			pending += st.pendingHeld
+			if st.pendingHeld < len(*st.pending) {
+				c.Errorf("stream %d counts %d bytes as pending, and has %d", id, st.pendingHeld, len(*st.pending))
+			}
 		}
 		if st.large {
 			large++

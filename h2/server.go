@@ -73,6 +73,10 @@ type Server struct {
 	// StallTimeout resets a stream whose client grants no window for so long while a
 	// response waits for it. The default is 30 seconds.
 	StallTimeout time.Duration
+	// Unsent bounds what is kept of the responses of all connections for clients that do not
+	// read them; nil has no bound but those of each connection. Beyond it, handlers wait for
+	// their clients, and connections have small buffers.
+	Unsent Allowance
 	// ErrorLog gets panics of handlers.
 	ErrorLog *log.Logger
 
@@ -81,6 +85,22 @@ type Server struct {
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
 	shutDown bool
+}
+
+// Allowance bounds bytes that many connections hold together.
+type Allowance interface {
+	// Take reports whether n more bytes may be held.
+	Take(n int) bool
+	// Return gives back n bytes.
+	Return(n int)
+}
+
+func (s *Server) take(n int) bool { return s.Unsent == nil || s.Unsent.Take(n) }
+
+func (s *Server) giveBack(n int) {
+	if s.Unsent != nil {
+		s.Unsent.Return(n)
+	}
 }
 
 // Configure makes a net/http server use s for clients that want HTTP/2. The

@@ -34,6 +34,9 @@ type stream struct {
 	// there is none. With pendingEnd it is the last part.
 	pending    *[]byte
 	pendingEnd bool
+	// pendingHeld is what counts for it, also of what is written already, until nothing is
+	// pending.
+	pendingHeld int
 	// draining says that the response has been sent, and that the rest of the body is
 	// dropped as it comes. drained is how much was.
 	draining bool

@@ -26,6 +26,11 @@ const (
 	// handler, and maxConnPending how much of all responses of a connection.
 	maxPending     = 64 << 10
 	maxConnPending = 1 << 20
+	// pendingOverhead is what a stream takes that is open for what is pending of it, and
+	// outBytes what the large buffers of a connection take: one that is written, and one
+	// that is filled meanwhile.
+	pendingOverhead = 2 << 10
+	outBytes        = 2 * (maxOut + 32<<10)
 )
 
 // Buffers are shared by all connections: an idle one has none. Large ones have
@@ -50,15 +55,39 @@ func recycle(b *[]byte) {
 // makeRoom makes room for n bytes in c.out.
 func (c *conn) makeRoom(n int) {
 	switch {
-	case c.out == nil && n <= smallBuffer:
+	case c.out == nil && (n <= smallBuffer || !c.granted):
 		c.out = smallBuffers.Get().(*[]byte)
 	case c.out == nil:
 		c.out = largeBuffers.Get().(*[]byte)
-	case cap(*c.out)-len(*c.out) < n && cap(*c.out) < maxOut:
+	case cap(*c.out)-len(*c.out) < n && cap(*c.out) < maxOut && c.granted:
 		small := c.out
 		c.out = largeBuffers.Get().(*[]byte)
 		*c.out = append(*c.out, *small...)
 		recycle(small)
+	}
+}
+
+// room returns how much of n bytes of a response may be added to what waits to be written.
+// For large buffers there is an allowance, which is given back when all is written.
+func (c *conn) room(n int) int {
+	waiting := c.queued()
+	if !c.granted && waiting+frameHeaderLen+n > smallBuffer {
+		c.granted = c.srv.take(outBytes)
+	}
+	switch {
+	case c.granted && waiting < maxOut:
+		return n
+	case waiting < smallBuffer:
+		return min(n, smallBuffer)
+	}
+	return 0
+}
+
+// endGrant gives back the allowance for large buffers.
+func (c *conn) endGrant() {
+	if c.granted {
+		c.granted = false
+		c.srv.giveBack(outBytes)
 	}
 }
 
@@ -135,7 +164,10 @@ func (c *conn) addData(st *stream, first, p []byte, all, end bool) (rest []byte,
 		}
 		c.flushPending(st)
 		n := min(have, c.maxFrame, int(c.window), int(st.window))
-		if st.pending != nil || have > 0 && (n <= 0 || c.queued() >= maxOut) {
+		if n > 0 && st.pending == nil {
+			n = c.room(n)
+		}
+		if st.pending != nil || have > 0 && n <= 0 {
 			if c.addPending(st, first, p, end) {
 				return nil, nil
 			}
@@ -209,7 +241,8 @@ func (c *conn) addPending(st *stream, first, p []byte, end bool) bool {
 	if st.pending != nil {
 		total += len(*st.pending)
 	}
-	if total > maxPending || c.pendingBytes+n > maxConnPending || st.large && !end {
+	held := n + pendingOverhead
+	if total > maxPending || c.pendingBytes+held > maxConnPending || st.large && !end || !c.srv.take(held) {
 		return false
 	}
 	if st.pending == nil {
@@ -217,7 +250,8 @@ func (c *conn) addPending(st *stream, first, p []byte, end bool) bool {
 	}
 	*st.pending = append(append(*st.pending, first...), p...)
 	st.pendingEnd = end
-	c.pendingBytes += n
+	st.pendingHeld += held
+	c.pendingBytes += held
 	return true
 }
 
@@ -229,7 +263,10 @@ func (c *conn) flushPending(st *stream) {
 	for {
 		left := *st.pending
 		n := min(len(left), c.maxFrame, int(c.window), int(st.window))
-		if len(left) > 0 && (n <= 0 || c.queued() >= maxOut) {
+		if n > 0 {
+			n = c.room(n)
+		}
+		if len(left) > 0 && n <= 0 {
 			return
 		}
 		n = max(n, 0)
@@ -240,7 +277,6 @@ func (c *conn) flushPending(st *stream) {
 		c.addFrame(http2.FrameData, flags, st.id, left[:n]...)
 		c.window -= int64(n)
 		st.window -= int64(n)
-		c.pendingBytes -= n
 		if *st.pending = left[n:]; n == len(left) {
 			break
 		}
@@ -264,8 +300,9 @@ func (c *conn) flushAllPending() {
 // dropPending forgets what is pending of a stream.
 func (c *conn) dropPending(st *stream) {
 	if st.pending != nil {
-		c.pendingBytes -= len(*st.pending)
-		st.pending = nil
+		c.pendingBytes -= st.pendingHeld
+		c.srv.giveBack(st.pendingHeld)
+		st.pending, st.pendingHeld = nil, 0
 	}
 }
 

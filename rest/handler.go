@@ -167,6 +167,7 @@ type scope struct {
 	span     timed.Span
 	bodySize int      // of what was sent
 	release  []func() // called when the request has been answered
+	unsent   int      // bytes of Memory.Unsent that it holds
 	hurried  bool     // the client has a deadline to read each piece of the response
 }
 

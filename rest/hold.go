@@ -107,6 +107,10 @@ func (s *scope) endHolds() {
 		release()
 	}
 	s.release = nil
+	if s.unsent > 0 {
+		s.h.Memory.Unsent.Return(s.unsent)
+		s.unsent = 0
+	}
 }
 
 // isLong reports whether a response of some objects, the largest of which has a number of

@@ -103,7 +103,7 @@ func (s *scope) respondStatus(code int, status *metav1.Status) {
 	s.span.Event(aboutToWrite)
 	clock := s.clock()
 	auditStatus(s.req, status)
-	s.req.Started()
+	s.made(0)
 	writeStatus(s.w, s.enc.Format, code, status)
 	clock.stop(request.Serialize)
 	s.span.Last(writingDone)
@@ -132,13 +132,24 @@ func (s *scope) write(code int, body []byte) {
 	_, _ = s.w.Write(body)
 }
 
+// unsentOverhead is what a request takes that waits for its client, beside what is left of
+// its response: a stack, and the buffers of a connection.
+const unsentOverhead = 64 << 10
+
 // made returns the seats of a request whose response is made, but for a number of bytes
 // that are left to be written. If they are few, a client that does not read them should
-// not take a seat from others.
+// not take a seat from others, as long as there are not too many such clients.
 func (s *scope) made(left int) {
-	if left <= budget.Small {
-		s.req.Started()
+	if left > budget.Small || s.unsent > 0 {
+		return
 	}
+	if memory := s.h.Memory; memory != nil {
+		if !memory.Unsent.Take(left + unsentOverhead) {
+			return
+		}
+		s.unsent = left + unsentOverhead
+	}
+	s.req.Started()
 }
 
 func (s *scope) acceptsGzip() bool { return !s.h.NoCompression && request.AcceptsGzip(s.r) }
