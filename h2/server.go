@@ -75,7 +75,8 @@ type Server struct {
 	StallTimeout time.Duration
 	// Unsent bounds what is kept of the responses of all connections for clients that do not
 	// read them; nil has no bound but those of each connection. Beyond it, handlers wait for
-	// their clients, and connections have small buffers.
+	// their clients, connections have small buffers, and a small response that is complete and
+	// that its client has no window for is reset with ENHANCE_YOUR_CALM.
 	Unsent Allowance
 	// ErrorLog gets panics of handlers.
 	ErrorLog *log.Logger

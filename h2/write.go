@@ -168,10 +168,17 @@ func (c *conn) addData(st *stream, first, p []byte, all, end bool) (rest []byte,
 			n = c.room(n)
 		}
 		if st.pending != nil || have > 0 && n <= 0 {
-			if c.addPending(st, first, p, end) {
+			kept, denied := c.addPending(st, first, p, end)
+			switch {
+			case kept:
 				return nil, nil
+			case denied && end && !st.large:
+				// The handler has returned. To wait here would cost more than the response, and
+				// nothing would bound how many do.
+				c.resetStream(st, http2.ErrCodeEnhanceYourCalm)
+			default:
+				c.waitWritable(st, &stalled)
 			}
-			c.waitWritable(st, &stalled)
 			continue
 		}
 		stalled = time.Time{}
@@ -233,17 +240,21 @@ func earlier(a, b time.Time) time.Time {
 }
 
 // addPending keeps a part of a response until the client has a window for it, so that
-// the handler can return and give back what it holds. It reports whether there was
-// room: small responses have, and the end of large ones.
-func (c *conn) addPending(st *stream, first, p []byte, end bool) bool {
+// the handler can return and give back what it holds. It reports whether there was room,
+// which there is for small responses and the end of large ones, or whether the server's
+// allowance is used up.
+func (c *conn) addPending(st *stream, first, p []byte, end bool) (kept, denied bool) {
 	n := len(first) + len(p)
 	total := n
 	if st.pending != nil {
 		total += len(*st.pending)
 	}
 	held := n + pendingOverhead
-	if total > maxPending || c.pendingBytes+held > maxConnPending || st.large && !end || !c.srv.take(held) {
-		return false
+	if total > maxPending || c.pendingBytes+held > maxConnPending || st.large && !end {
+		return false, false
+	}
+	if !c.srv.take(held) {
+		return false, true
 	}
 	if st.pending == nil {
 		st.pending = new([]byte)
@@ -252,7 +263,7 @@ func (c *conn) addPending(st *stream, first, p []byte, end bool) bool {
 	st.pendingEnd = end
 	st.pendingHeld += held
 	c.pendingBytes += held
-	return true
+	return true, false
 }
 
 // flushPending adds what is pending of a stream, as far as windows and room allow.
