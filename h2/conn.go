@@ -328,7 +328,6 @@ func (c *conn) remember(id uint32, n int) {
 func (c *conn) giveUp(code http2.ErrCode) {
 	c.mu.Lock()
 	c.addGoAway(code)
-	c.endGrant()
 	for _, st := range c.streams {
 		c.closeStream(st, errClosed)
 	}
@@ -471,6 +470,7 @@ func (c *conn) close() {
 	if c.err == nil {
 		c.err = errClosed
 	}
+	c.endGrant()
 	c.cancel()
 	_ = c.net.Close()
 	c.writable.Broadcast()

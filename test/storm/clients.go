@@ -217,7 +217,7 @@ func (s *storm) run(ctx context.Context) {
 			c := newClient(honestUser, clientOptions{})
 			defer c.close()
 			usual := s.Scenario
-			usual.Read = readAll
+			usual.Do, usual.Read = doList, readAll
 			for stormCtx.Err() == nil {
 				s.ask(stormCtx, drainCtx, c, &s.honest, usual, 0)
 			}
@@ -246,8 +246,12 @@ func (s *storm) client(stormCtx, drainCtx context.Context, i int) {
 	if s.Scenario.Read != readAll {
 		o.window = slowWindow
 	}
-	if s.Scenario.Do == doConnect {
+	switch s.Scenario.Do {
+	case doConnect:
 		s.connects(stormCtx, drainCtx, user, i)
+		return
+	case doUnread:
+		s.unread(stormCtx, user)
 		return
 	}
 	c := newClient(user, o)

@@ -128,6 +128,11 @@ func measure(ctx context.Context, o *options, kind serverKind, what scenario, cl
 	if err := prepareAdministrator(ctx, s.url); err != nil {
 		return nil, fmt.Errorf("the administrator cannot write: %w", err)
 	}
+	if what.Do == doUnread {
+		if err := createUnread(ctx, s.url); err != nil {
+			return nil, err
+		}
+	}
 	if err := r.underStorm(ctx, o, s, what, clients); err != nil {
 		return nil, err
 	}
