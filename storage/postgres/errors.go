@@ -2,8 +2,11 @@ package postgres
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
+	"strings"
 
 	"github.com/apikeel/kelson/storage"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -13,6 +16,7 @@ import (
 const (
 	codeLostWrites    = "KE001"
 	codeReadOnly      = "25006"
+	codeNotAuthorized = "28000"
 	codeSerialization = "40001"
 	codeDeadlock      = "40P01"
 	codeUndefTable    = "42P01"
@@ -104,5 +108,50 @@ func (b *Backend) readError(ctx context.Context, err error) error {
 	case isRefusal(err):
 		return b.refusal(err)
 	}
-	return fmt.Errorf("%w: postgres: %w", storage.ErrUnavailable, err)
+	return fmt.Errorf("%w: postgres: %w", storage.ErrUnavailable, explainConnect(err))
+}
+
+// explainConnect adds what to do to the error of a connection that TLS or the access
+// rules of the database have refused, and makes it a configError.
+func explainConnect(err error) error {
+	advice := ""
+	var remote *net.OpError
+	switch pg := asPgError(err); {
+	case err == nil || errors.As(err, new(configError)):
+	case errors.As(err, new(x509.UnknownAuthorityError)):
+		advice = "the certificate of the database is not signed by an authority in sslrootcert, or without sslrootcert by one that this machine trusts: set sslrootcert to a file with the authority's certificate"
+	case errors.As(err, new(x509.HostnameError)):
+		advice = "the certificate of the database is for other names: use a name that it has as the host, or have one issued with this name; sslmode=verify-ca would check the authority only"
+	case errors.As(err, new(x509.CertificateInvalidError)):
+		advice = "the certificate of the database is not valid: renew it, or check the clocks of both machines if it should be"
+	case strings.Contains(err.Error(), "server refused TLS connection"):
+		advice = "the database has no TLS, which sslmode asks for: set ssl = on and a certificate there"
+	case errors.As(err, &remote) && remote.Op == "remote error": // a TLS alert
+		advice = "the database does not accept the client certificate in sslcert: it has to be valid and signed by an authority in the ssl_ca_file of the database"
+	case pg == nil || pg.Code != codeNotAuthorized:
+	case strings.Contains(pg.Message, "no encryption"):
+		advice = "if the database requires TLS, set sslmode=verify-full and sslrootcert; else add a line to its pg_hba.conf"
+	case strings.Contains(pg.Message, "valid client certificate"):
+		advice = "the database requires a client certificate: set sslcert and sslkey"
+	case strings.Contains(pg.Message, "certificate authentication failed"):
+		advice = "the common name of the client certificate has to be the name of the role, unless pg_ident.conf of the database maps it"
+	}
+	if advice == "" {
+		return err
+	}
+	return configError{fmt.Errorf("%w: %s", err, advice)}
+}
+
+// explainParse adds what to do to the error of a connection string or of a file that it
+// names.
+func explainParse(err error) error {
+	switch text := err.Error(); {
+	case strings.Contains(text, "unable to find sslpassword"), strings.Contains(text, "failed to parse private key"):
+		return fmt.Errorf("%w: the key in sslkey is encrypted or no private key: it has to be one in PEM without a passphrase, as openssl pkey writes it", err)
+	case strings.Contains(text, "private key does not match public key"):
+		return fmt.Errorf("%w: sslcert and sslkey do not belong together", err)
+	case strings.Contains(text, "unable to add CA to cert pool"):
+		return fmt.Errorf("%w: sslrootcert has no certificate in PEM", err)
+	}
+	return err
 }

@@ -98,7 +98,7 @@ func isSchemaName(name string) bool {
 func (o Options) connConfig() (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig(o.DSN)
 	if err != nil {
-		return nil, fmt.Errorf("postgres: %w", err) // pgx leaves the password out
+		return nil, fmt.Errorf("postgres: %w", explainParse(err)) // pgx leaves the password out
 	}
 	if config.ConnectTimeout == 0 || config.ConnectTimeout > o.ConnectTimeout {
 		config.ConnectTimeout = o.ConnectTimeout

@@ -101,7 +101,7 @@ func (b *Backend) connect(ctx context.Context) (*pgx.Conn, error) {
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return nil, err
+		return nil, explainConnect(err)
 	}
 	connected.Store(true)
 	if err = b.prepare(ctx, conn); err == nil {

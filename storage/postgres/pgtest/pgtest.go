@@ -42,6 +42,7 @@ type settings struct {
 	sync   bool
 	config []string
 	access []string
+	tls    *ServerTLS
 }
 
 // Sync makes the database wait for the disk. Use it in benchmarks.
@@ -62,6 +63,7 @@ type DB struct {
 	bin    string
 	dir    string // the data folder is below it, and the socket in it
 	name   string // of the data folder
+	port   int    // of the socket, and of TCP with TLS
 	runAs  *syscall.Credential
 	server *exec.Cmd // nil while stopped
 	log    *os.File
@@ -111,6 +113,9 @@ func Start(tb testing.TB, opts ...Option) *DB {
 		config = append(config, "fsync = off", "full_page_writes = off")
 	}
 	db.configure(append(config, set.config...))
+	if set.tls != nil {
+		set.access = append(set.access, db.requireTLS(*set.tls)...)
+	}
 	if len(set.access) > 0 {
 		file := filepath.Join(db.data(), "pg_hba.conf")
 		rest, err := os.ReadFile(file)
@@ -138,7 +143,7 @@ func newDB(tb testing.TB, bin string) *DB {
 	if err != nil {
 		tb.Fatalf("pgtest: %v", err)
 	}
-	db := &DB{tb: tb, bin: bin, dir: dir, name: "data"}
+	db := &DB{tb: tb, bin: bin, dir: dir, name: "data", port: 5432}
 	tb.Cleanup(db.close)
 	if os.Geteuid() == 0 {
 		if db.runAs, err = ordinaryUser(); err == nil {
@@ -148,7 +153,7 @@ func newDB(tb testing.TB, bin string) *DB {
 			tb.Fatalf("pgtest: %v", err)
 		}
 	}
-	if db.Proxy, err = newProxy(db.socket()); err == nil {
+	if db.Proxy, err = newProxy(target{"unix", db.socket()}); err == nil {
 		db.log, err = os.Create(filepath.Join(dir, "log"))
 	}
 	if err != nil {
@@ -171,7 +176,7 @@ func ordinaryUser() (*syscall.Credential, error) {
 }
 
 func (db *DB) data() string   { return filepath.Join(db.dir, db.name) }
-func (db *DB) socket() string { return filepath.Join(db.dir, ".s.PGSQL.5432") }
+func (db *DB) socket() string { return filepath.Join(db.dir, fmt.Sprintf(".s.PGSQL.%d", db.port)) }
 
 // DSN returns the connection string by way of the proxy.
 func (db *DB) DSN() string {
@@ -180,7 +185,7 @@ func (db *DB) DSN() string {
 
 // SocketDSN returns the connection string by way of the Unix socket.
 func (db *DB) SocketDSN() string {
-	return fmt.Sprintf("host=%s user=kelson dbname=postgres sslmode=disable", db.dir)
+	return fmt.Sprintf("host=%s port=%d user=kelson dbname=postgres sslmode=disable", db.dir, db.port)
 }
 
 func (db *DB) command(program string, args ...string) *exec.Cmd {
@@ -194,7 +199,7 @@ func (db *DB) command(program string, args ...string) *exec.Cmd {
 // Run runs a program of PostgreSQL against the database, as its administrator.
 func (db *DB) Run(program string, args ...string) {
 	db.tb.Helper()
-	db.run(program, append([]string{"-h", db.dir, "-U", "kelson"}, args...)...)
+	db.run(program, append([]string{"-h", db.dir, "-p", strconv.Itoa(db.port), "-U", "kelson"}, args...)...)
 }
 
 // Dir returns the folder of the database, to which its programs may write.
@@ -369,10 +374,11 @@ func afterName(stat []byte) []string {
 func (db *DB) Standby() *DB {
 	db.tb.Helper()
 	s := newDB(db.tb, db.bin)
-	s.run("pg_basebackup", "-D", s.data(), "-h", db.dir, "-U", "kelson", "-R", "-X", "stream", "--no-sync", "-c", "fast")
+	s.run("pg_basebackup", "-D", s.data(), "-h", db.dir, "-p", strconv.Itoa(db.port), "-U", "kelson", "-R", "-X", "stream", "--no-sync", "-c", "fast")
 	s.configure([]string{
 		"unix_socket_directories = '" + s.dir + "'",
-		"primary_conninfo = 'host=" + db.dir + " user=kelson application_name=standby'",
+		"listen_addresses = ''", fmt.Sprintf("port = %d", s.port),
+		fmt.Sprintf("primary_conninfo = 'host=%s port=%d user=kelson application_name=standby'", db.dir, db.port),
 	})
 	// -R wrote a primary_conninfo without the name, into a file that is read later.
 	if err := os.WriteFile(filepath.Join(s.data(), "postgresql.auto.conf"), nil, 0o600); err != nil {
@@ -408,9 +414,11 @@ func (db *DB) close() {
 	}
 }
 
-// Proxy forwards connections from a loopback port to a socket.
+// Proxy forwards connections from a loopback port to the database.
 type Proxy struct {
 	listener net.Listener
-	target   string
 	*links
 }
+
+// target is where a database listens.
+type target struct{ network, address string }

@@ -15,18 +15,19 @@ type links struct {
 	closed bool
 	// budget is how many bytes may still pass towards the database before every
 	// connection is cut; negative is no limit.
-	budget   atomic.Int64
-	answers  atomic.Int64 // the same, for bytes from the database
-	breaks   atomic.Int64
-	diverted atomic.Pointer[string]
+	budget  atomic.Int64
+	answers atomic.Int64 // the same, for bytes from the database
+	breaks  atomic.Int64
+	target  atomic.Pointer[target]
 }
 
-func newProxy(target string) (*Proxy, error) {
+func newProxy(to target) (*Proxy, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
-	p := &Proxy{listener: l, target: target, links: &links{conns: map[net.Conn]struct{}{}}}
+	p := &Proxy{listener: l, links: &links{conns: map[net.Conn]struct{}{}}}
+	p.target.Store(&to)
 	p.budget.Store(-1)
 	p.answers.Store(-1)
 	p.wg.Go(p.accept)
@@ -57,8 +58,7 @@ func (p *Proxy) Breaks() int64 { return p.breaks.Load() }
 
 // Divert makes new connections go to another database, and cuts those that there are.
 func (p *Proxy) Divert(to *DB) {
-	target := to.socket()
-	p.diverted.Store(&target)
+	p.target.Store(&target{"unix", to.socket()})
 	p.Cut()
 }
 
@@ -74,11 +74,8 @@ func (p *Proxy) accept() {
 
 func (p *Proxy) serve(down net.Conn) {
 	defer down.Close()
-	target := p.target
-	if d := p.diverted.Load(); d != nil {
-		target = *d
-	}
-	up, err := net.Dial("unix", target)
+	to := p.target.Load()
+	up, err := net.Dial(to.network, to.address)
 	if err != nil {
 		return
 	}
