@@ -249,10 +249,14 @@ func (l *line) drop() {
 	}
 }
 
+// maxBackoff is the longest wait between two attempts to connect. Writes and watches go on
+// only after it when the database is back.
+const maxBackoff = 200 * time.Millisecond
+
 // backoff waits before another attempt to connect, for longer each time, and returns
 // false if ctx has ended.
 func backoff(ctx context.Context, attempt int) bool {
-	wait := min(25*time.Millisecond<<min(attempt, 6), time.Second)
+	wait := min(25*time.Millisecond<<min(attempt, 6), maxBackoff)
 	select {
 	case <-ctx.Done():
 		return false
