@@ -54,7 +54,7 @@ func (l *load) check(mayExpire bool) {
 	select {
 	case history = <-l.recorded:
 	case <-ctx.Done():
-		t.Error("etcd's own history does not come to its end")
+		t.Error("the store's own history does not come to its end")
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,12 +68,13 @@ func (l *load) check(mayExpire bool) {
 	if l.ops.Load() < 50 {
 		t.Errorf("got %d answers in all, want at least 50: the load has tested nothing", l.ops.Load())
 	}
-	moves := 0
+	moves, expired := 0, 0
 	for _, w := range l.watchers {
 		moves += w.moves
+		expired += w.expired
 	}
-	t.Logf("%d answers; counters %+v; %d named, %d made (%d unknown); %d registers; %d services; %d watches",
-		l.ops.Load(), l.counted, len(l.named), len(l.made), l.madeLost, len(l.registry), len(l.services), moves)
+	t.Logf("%d answers; counters %+v; %d named, %d made (%d unknown); %d registers; %d services; %d watches, %d of them expired",
+		l.ops.Load(), l.counted, len(l.named), len(l.made), l.madeLost, len(l.registry), len(l.services), moves, expired)
 }
 
 // checkObjects checks that nothing acknowledged is lost, and nothing refused is there.
@@ -221,11 +222,11 @@ func (l *load) checkRegisters() {
 	}
 }
 
-// checkWatchers compares what watchers saw with etcd's own history.
+// checkWatchers compares what watchers saw with the store's own history.
 func (l *load) checkWatchers(history []seenEvent, mayExpire bool) {
 	t := l.f.t
 	if len(history) == 0 {
-		t.Error("etcd has no history of the load")
+		t.Error("the store has no history of the load")
 		return
 	}
 	end := history[len(history)-1].revision
@@ -241,7 +242,7 @@ func (l *load) checkWatchers(history []seenEvent, mayExpire bool) {
 		if slices.Equal(got, want) {
 			continue
 		}
-		t.Errorf("%s saw %d events after revision %d, want the %d of etcd's history", w.name, len(got), from, len(want))
+		t.Errorf("%s saw %d events after revision %d, want the %d of the store's history", w.name, len(got), from, len(want))
 		for i := range min(len(got), len(want)) {
 			if got[i] != want[i] {
 				t.Errorf("first difference: got %+v, want %+v", got[i], want[i])

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ import (
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/pki"
+	"github.com/apikeel/kelson/storage/postgres/pgtest"
 )
 
 // size is the number of servers and of etcd members.
@@ -34,11 +36,16 @@ const steppedServer = 2
 // kubeAPIServer stands for the program of that name.
 const kubeAPIServer = "kube-apiserver"
 
-// fleet is three servers on three etcd members, with a proxy in front of each.
+// fleet is three servers on three etcd members, or on one PostgreSQL, with a proxy in front of
+// each.
 type fleet struct {
 	owner *testing.T // processes live as long as it
 	t     *testing.T // the test that runs now
 	dir   string
+	// history is what the store itself says about its changes.
+	history history
+	// db is the PostgreSQL, nil on etcd. Server i reaches it by way of links[i][0].
+	db *pgtest.DB
 
 	members [size]*process
 	ids     [size]uint64 // of members, in etcd
@@ -62,7 +69,8 @@ type fleet struct {
 	tls     tlsFiles // of etcd; none without them
 }
 
-// newFleet starts all processes and waits until all servers are ready.
+// newFleet starts all processes, with three etcd members, and waits until all servers are
+// ready.
 func newFleet(t *testing.T, change ...func(*fleet)) *fleet {
 	t.Helper()
 	f := &fleet{owner: t, t: t, dir: t.TempDir(), spec: func(*serverSpec) {}}
@@ -97,7 +105,21 @@ func newFleet(t *testing.T, change ...func(*fleet)) *fleet {
 	for j := range size {
 		f.ids[j] = f.status(j).Header.MemberId
 	}
+	f.history = etcdHistory{f.etcd}
+	for i := range size {
+		for j := range size {
+			f.links[i][j] = newProxy(t)
+			f.links[i][j].forward(f.members[j].addresses.Client)
+		}
+	}
+	f.startServers()
+	return f
+}
 
+// startServers starts all servers, and waits until they are ready.
+func (f *fleet) startServers() {
+	t := f.owner
+	t.Helper()
 	// All servers have the same keys and certificates.
 	shared := filepath.Join(f.dir, "pki")
 	if _, err := pki.Open(shared); err != nil {
@@ -108,18 +130,16 @@ func newFleet(t *testing.T, change ...func(*fleet)) *fleet {
 			t.Fatal(err)
 		}
 		f.fronts[i] = newProxy(t)
-		for j := range size {
-			f.links[i][j] = newProxy(t)
-			f.links[i][j].forward(f.members[j].addresses.Client)
-		}
 	}
 	f.startServer(0) // alone: it writes what every cluster has
+	var err error
 	f.config, err = clientcmd.BuildConfigFromFlags("", controlplane.KubeconfigFile(f.serverDir(0)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.config.QPS = -1
 	f.awaitReady(0)
+	var starting sync.WaitGroup
 	for i := 1; i < size; i++ {
 		starting.Go(func() { f.startServer(i) })
 	}
@@ -127,7 +147,6 @@ func newFleet(t *testing.T, change ...func(*fleet)) *fleet {
 	for i := 1; i < size; i++ {
 		f.awaitReady(i)
 	}
-	return f
 }
 
 func (f *fleet) serverDir(i int) string { return filepath.Join(f.dir, fmt.Sprintf("server%d", i)) }
@@ -152,7 +171,13 @@ func (f *fleet) startMember(j int) {
 
 func (f *fleet) startServer(i int) {
 	spec := serverSpec{Dir: f.serverDir(i), Advertise: fmt.Sprintf("192.0.2.%d", i+1), TLS: f.tls, Steps: i == steppedServer}
+	if f.db != nil {
+		spec.Postgres = fmt.Sprintf("postgres://kelson@%s/postgres?sslmode=disable", f.links[i][0].addr())
+	}
 	for j := range size {
+		if f.db != nil {
+			break
+		}
 		// Servers prefer different members.
 		spec.Etcd = append(spec.Etcd, f.tls.scheme()+"://"+f.links[i][(i+j)%size].addr())
 	}
@@ -271,12 +296,13 @@ func (p *process) thaw()   { p.signal(syscall.SIGCONT) }
 
 // heal removes all impairments of the network.
 func (f *fleet) heal() {
+	proxies := slices.Concat(f.peers[:], f.direct[:], f.fronts[:])
 	for i := range size {
-		f.peers[i].heal()
-		f.direct[i].heal()
-		f.fronts[i].heal()
-		for j := range size {
-			f.links[i][j].heal()
+		proxies = append(proxies, f.links[i][:]...)
+	}
+	for _, p := range proxies {
+		if p != nil { // PostgreSQL has no members
+			p.heal()
 		}
 	}
 }

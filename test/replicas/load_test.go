@@ -71,8 +71,8 @@ type load struct {
 	working   sync.WaitGroup
 	ops       atomic.Int64 // requests that were answered
 	began     time.Time
-	since     int64            // revision of etcd when the load began
-	recorded  chan []seenEvent // etcd's own history, once it has come to the end
+	since     int64            // revision of the store when the load began
+	recorded  chan []seenEvent // the store's own history, once it has come to the end
 
 	mu       sync.Mutex
 	registry []porcupine.Operation
@@ -121,11 +121,10 @@ func newLoadOf(f *fleet, name string, clients [size]*kubernetes.Clientset) *load
 	if _, err := l.clients[0].CoreV1().Namespaces().Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: l.namespace}}, metav1.CreateOptions{}); err != nil {
 		f.t.Fatal(err)
 	}
-	resp, err := f.etcd.Get(ctx, "nothing")
-	if err != nil {
+	var err error
+	if l.since, err = f.history.revision(ctx); err != nil {
 		f.t.Fatal(err)
 	}
-	l.since = resp.Header.Revision
 	l.record()
 	for _, name := range []string{"counter-0", "counter-1", "register-0", "register-1", "register-2", "applied"} {
 		cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}, Data: map[string]string{"value": "0"}}
@@ -145,6 +144,7 @@ func newLoadOf(f *fleet, name string, clients [size]*kubernetes.Clientset) *load
 		l.work(i, l.register)
 		l.follow(i, i == 2, 0)
 	}
+	l.follow(0, false, stayAtServer)
 	return l
 }
 
@@ -507,35 +507,63 @@ func (l *load) watch(ctx context.Context, w *follower, client *kubernetes.Client
 // endName is the name of the object that is created last.
 const endName = "the-end"
 
-// record follows etcd's own history of the config maps of the load until the object endName
-// is created.
+// history is what a store itself says about its changes.
+type history interface {
+	revision(ctx context.Context) (int64, error)
+	// follow passes the changes of keys with a prefix after a revision to note, in their
+	// order and with the rest of the key as the name, until note returns false.
+	follow(ctx context.Context, prefix string, after int64, note func(seenEvent) bool) error
+}
+
+// record follows the store's own history of the config maps of the load until the object
+// endName is created.
 func (l *load) record() {
-	prefix := "/registry/configmaps/" + l.namespace + "/"
 	ctx, cancel := context.WithCancel(context.Background())
 	l.f.t.Cleanup(cancel)
 	go func() {
-		var history []seenEvent
-		defer func() { l.recorded <- history }()
-		for resp := range l.f.etcd.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(l.since+1)) {
-			if err := resp.Err(); err != nil {
-				l.problem("etcd's history since %d: %v", l.since, err)
-				return
+		var events []seenEvent
+		err := l.f.history.follow(ctx, "/registry/configmaps/"+l.namespace+"/", l.since, func(e seenEvent) bool {
+			events = append(events, e)
+			return e.name != endName
+		})
+		if err != nil && ctx.Err() == nil {
+			l.problem("the store's history since %d: %v", l.since, err)
+		}
+		l.recorded <- events
+	}()
+}
+
+// etcdHistory is the history of etcd.
+type etcdHistory struct{ client *clientv3.Client }
+
+func (h etcdHistory) revision(ctx context.Context) (int64, error) {
+	resp, err := h.client.Get(ctx, "nothing")
+	if err != nil {
+		return 0, err
+	}
+	return resp.Header.Revision, nil
+}
+
+func (h etcdHistory) follow(ctx context.Context, prefix string, after int64, note func(seenEvent) bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for resp := range h.client.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(after+1)) {
+		if err := resp.Err(); err != nil {
+			return err
+		}
+		for _, e := range resp.Events {
+			kind := "MODIFIED"
+			if e.IsCreate() {
+				kind = "ADDED"
+			} else if e.Type == clientv3.EventTypeDelete {
+				kind = "DELETED"
 			}
-			for _, e := range resp.Events {
-				kind := "MODIFIED"
-				if e.IsCreate() {
-					kind = "ADDED"
-				} else if e.Type == clientv3.EventTypeDelete {
-					kind = "DELETED"
-				}
-				name := strings.TrimPrefix(string(e.Kv.Key), prefix)
-				history = append(history, seenEvent{e.Kv.ModRevision, kind, name})
-				if name == endName {
-					return
-				}
+			if !note(seenEvent{e.Kv.ModRevision, kind, strings.TrimPrefix(string(e.Kv.Key), prefix)}) {
+				return nil
 			}
 		}
-	}()
+	}
+	return ctx.Err()
 }
 
 var errLate = errors.New("took too long")

@@ -33,6 +33,7 @@ import (
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/internal/peertest"
 	"github.com/apikeel/kelson/storage/etcd"
+	"github.com/apikeel/kelson/storage/postgres"
 )
 
 // roleVariable names the role that the test binary plays when it is started again, and
@@ -145,6 +146,7 @@ func runMember(ctx context.Context, spec memberSpec) error {
 type serverSpec struct {
 	Dir       string
 	Etcd      []string
+	Postgres  string // the connection string, in place of Etcd
 	Advertise string
 	Shutdown  kelson.Shutdown
 	TLS       tlsFiles // of etcd
@@ -183,12 +185,17 @@ func runServer(ctx context.Context, spec serverSpec) error {
 	if spec.Steps {
 		now = stepped()
 	}
-	return controlplane.Config{
+	config := controlplane.Config{
 		Now: now, SecurePort: &port, DataDir: spec.Dir,
 		Etcd:     etcd.Options{Endpoints: spec.Etcd, CompactInterval: -1, CAFile: spec.TLS.CA, CertFile: spec.TLS.Client, KeyFile: spec.TLS.Client},
 		Serving:  kelson.Serving{AdvertiseAddress: net.ParseIP(spec.Advertise)},
 		Shutdown: spec.Shutdown, Logger: log, Out: in,
-	}.Run(ctx)
+	}
+	if spec.Postgres != "" {
+		config.Etcd = etcd.Options{}
+		config.Postgres = postgres.Options{DSN: spec.Postgres, AllowNoSync: true, CompactInterval: -1}
+	}
+	return config.Run(ctx)
 }
 
 // process is a role that the test binary plays, and what it has written.
