@@ -152,7 +152,7 @@ func postgresFaults() []fault {
 			}
 			return func() {}, nil
 		}},
-		{name: "sequencer-locked", lasts: 2 * time.Second, writesOnly: true, begin: func(f *fleet) (func(), []int) {
+		{name: "sequencer-locked", lasts: time.Second, writesOnly: true, begin: func(f *fleet) (func(), []int) {
 			conn := f.session()
 			tx, err := conn.Begin(f.t.Context())
 			if err == nil {
