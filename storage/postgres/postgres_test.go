@@ -174,7 +174,7 @@ func TestOpenSaysWhatIsWrong(t *testing.T) {
 		db.DSN() + "&target_session_attrs=standby":                                           "standby",
 		strings.Replace(db.DSN(), "sslmode=disable", "sslrootcert=/none&sslmode=require", 1): "none",
 	} {
-		_, err := postgres.Open(t.Context(), postgres.Options{DSN: dsn, AllowNoSync: true, ConnectTimeout: 500 * time.Millisecond})
+		_, err := postgres.Open(t.Context(), postgres.Options{DSN: dsn, AllowNoSync: true, ConnectTimeout: 3 * time.Second})
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "sesame") {
 			t.Errorf("%q: got error %v, want one with %q and without the password", dsn, err, want)
 		}
