@@ -245,15 +245,14 @@ func earlier(a, b time.Time) time.Time {
 // allowance is used up.
 func (c *conn) addPending(st *stream, first, p []byte, end bool) (kept, denied bool) {
 	n := len(first) + len(p)
-	total := n
+	total, held := n, n+pendingOverhead
 	if st.pending != nil {
-		total += len(*st.pending)
+		total, held = n+len(*st.pending), n
 	}
-	held := n + pendingOverhead
 	if total > maxPending || c.pendingBytes+held > maxConnPending || st.large && !end {
 		return false, false
 	}
-	if !c.srv.take(held) {
+	if held > 0 && !c.srv.take(held) {
 		return false, true
 	}
 	if st.pending == nil {

@@ -2,6 +2,7 @@ package replicas
 
 import (
 	"context"
+	"os"
 	"slices"
 	"syscall"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/apikeel/kelson/internal/peertest"
 	"github.com/apikeel/kelson/internal/testsize"
 )
 
@@ -178,10 +180,17 @@ func faults() []fault {
 
 // TestReplicas measures how soon changes count at other servers, and then disturbs a fleet in
 // one way after the other. Clients lose nothing, and the servers that are not hit themselves
-// leave them without an answer only for a short time.
+// leave them without an answer only for a short time. With KELSON_DISTURBED=kube-apiserver the
+// servers are kube-apiservers, to compare: how long they take is told and not judged.
 func TestReplicas(t *testing.T) {
-	f := newFleet(t)
-	t.Run("propagation", func(t *testing.T) { f.checkPropagation(t) })
+	f := newFleet(t, func(f *fleet) {
+		if f.program = os.Getenv("KELSON_DISTURBED"); f.program == kubeAPIServer {
+			peertest.Binary(t, kubeAPIServer)
+		}
+	})
+	if f.program == "" {
+		t.Run("propagation", func(t *testing.T) { f.checkPropagation(t) })
+	}
 	probes := startProbes(f)
 	for n, fault := range faults() {
 		if fault.long && !testsize.Long() || testsize.Race() && !testsize.Long() && n >= 1 {
@@ -194,7 +203,9 @@ func TestReplicas(t *testing.T) {
 			f.disturb(fault, probes)
 		})
 	}
-	t.Run("readiness", func(t *testing.T) { f.checkReadiness(t) })
+	if f.program == "" {
+		t.Run("readiness", func(t *testing.T) { f.checkReadiness(t) })
+	}
 }
 
 // The longest times after which a server that is cut off from the store says that it is not
@@ -293,6 +304,7 @@ func (f *fleet) disturb(fault fault, probes []*probe) {
 		switch isHit := slices.Contains(hit, p.server) && (p.what == "write" || !fault.writesOnly); {
 		case isHit:
 			verdict = " (hit itself)"
+		case f.program != "":
 		case outage > limit && testsize.Long() && !testsize.Race():
 			t.Errorf("server %d: no %s for %v, want at most %v; last error: %v", p.server, p.what, outage, limit, err)
 		case outage > busy*limit:
