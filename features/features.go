@@ -125,8 +125,6 @@ func (t Table) Set(given map[string]bool, v Version) (Gates, error) {
 			return Gates{}, fmt.Errorf("unrecognized feature gate: %s", name)
 		case stage.Locked && on != stage.Default:
 			errs = append(errs, fmt.Errorf("cannot set feature gate %v to %v, feature is locked to %v", name, on, stage.Default))
-		case stage.Name == "" && v.Emulated.LessThan(v.oldest()) && v.oldest().AtLeast(g.Stages[0].Since):
-			// What the gate was in a version that cannot be emulated is not in the table. The version is refused.
 		case stage.Name == "":
 			errs = append(errs, fmt.Errorf("cannot set feature gate %v to %v, feature is PreAlpha at emulated version %s, min compatibility version %s", name, on, v.Emulated, v.MinCompatibility))
 		}

@@ -258,21 +258,3 @@ func TestGateWithoutEffectMayBeSetInAnEarlierVersion(t *testing.T) {
 		t.Errorf("got %q, want no error", err)
 	}
 }
-
-// TestVersionBeforeTheTableIsRefusedItself: a gate that existed before the versions that can be emulated is not blamed
-// for one that is too old; one that is newer than all of them is.
-func TestVersionBeforeTheTableIsRefusedItself(t *testing.T) {
-	for name, want := range map[string]string{
-		"NodeInclusionPolicyInPodTopologySpread": "emulation version 1.32 is not between [1.34, 1.37.0]",
-		"DRADerivedAttributes":                   "cannot set feature gate DRADerivedAttributes to false, feature is PreAlpha at emulated version 1.32, min compatibility version 1.34",
-	} {
-		v := version137("1.32", "1.34")
-		_, err := set(t, name+"=false", v)
-		if err == nil {
-			err = v.Validate()
-		}
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: got %v, want %s", name, err, want)
-		}
-	}
-}
