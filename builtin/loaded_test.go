@@ -51,8 +51,8 @@ func TestLoadedConfigMap(t *testing.T) {
 	if allocs := testing.AllocsPerRun(10, func() {
 		rec := wire.NewRecord(wire.Record{Key: "k", Namespace: "default", Name: "a", Revision: 9}, stored, nil, nil, nil, nil)
 		_, err = e.AppendObject(nil, rec)
-	}); allocs > 15 || err != nil {
-		t.Errorf("%v allocations (%v), want at most 15: was it decoded?", allocs, err)
+	}); allocs > 20 || err != nil { // with the race detector pools lose some of what they have
+		t.Errorf("%v allocations (%v), want at most 20: was it decoded?", allocs, err)
 	}
 }
 

@@ -292,8 +292,11 @@ func TestFlushed(t *testing.T) {
 // TestPieces: the pieces in which an answer is written do not change it.
 func TestPieces(t *testing.T) {
 	var want []byte
-	random := randomtest.New(t) // used by one request at a time
+	random := randomtest.New(t)
+	var mu sync.Mutex // there is one request at a time, but the race detector does not see that
 	ts := serve(t, newServer(), func(w http.ResponseWriter, _ *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
 		for rest := want; len(rest) > 0; {
 			n := min(len(rest), []int{1, 100, 4096, 5000, 16384, 64 << 10, 65500, 300 << 10}[random.IntN(8)])
 			_, _ = w.Write(rest[:n])
@@ -303,8 +306,10 @@ func TestPieces(t *testing.T) {
 		}
 	})
 	for range 20 {
+		mu.Lock()
 		want = make([]byte, random.IntN(4<<20))
 		_, _ = rand.Read(want)
+		mu.Unlock()
 		if _, got := get(t, ts, "/"); got != string(want) {
 			t.Fatalf("%d bytes are not the %d that were written", len(got), len(want))
 		}

@@ -76,7 +76,7 @@ func (s *Service) Start(ctx context.Context) error {
 		service.Spec.Type, service.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, s.NodePort
 	}
 	switch err := s.Ensure(ctx, []resource.Object{service}, s.pointService); {
-	case apierrors.IsInvalid(err):
+	case apierrors.IsInvalid(err) && ctx.Err() == nil:
 		// Its address can be reserved without it: by a server that has crashed between the two, until a
 		// repair frees it. That must not keep this server from starting.
 		s.Logger.Warn("the service kubernetes could not be created; it is tried again", "error", err)
