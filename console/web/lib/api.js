@@ -226,14 +226,22 @@ export const objectLink = (r, namespace, name) =>
 export const listLink = (r, namespace) => `/objects/${r.group || "core"}/${r.version}/${r.resource}` + (namespace ? `?namespace=${encodeURIComponent(namespace)}` : "");
 
 // features says what the server can tell beyond Kubernetes: the pages below /debug/kelson/
-// that exist. A page that the user may not read is there all the same.
+// that exist. A page of Kelson that the user may not read is there all the same; other servers
+// refuse such a path as well, to users who may not read any path.
 let probed;
 export function features() {
   probed ||= (async () => {
+    let version; // asked for once, and only if a page is refused
+    const isOther = () =>
+      (version ||= get("/version").then((v) => !/\+kelson\b/.test(v.gitVersion), (error) => {
+        if (error.code === 403) return false;
+        throw error;
+      }));
     const has = async (page) => {
       const answer = await raw("/debug/kelson/" + page);
       if (answer.status >= 500) await succeed(answer); // it is away, or has too much to do
       const text = await answer.text();
+      if (answer.status === 403 && (await isOther())) return false;
       return answer.status !== 404 || text.includes('"details"');
     };
     const [memory, top, history, why] = await Promise.all([has("memory"), has("top"), has("history?limit=1"), has("why?verb=get&path=/livez")]);
