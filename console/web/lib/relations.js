@@ -192,7 +192,8 @@ export function Relations({ resource, object }) {
     let timer, last;
     findDependents(resource, object, abort.signal, (s) => {
       last = s;
-      timer ||= setTimeout(() => ((timer = undefined), abort.signal.aborted || setFound(last)), 150);
+      // The search adds to its map: the drawing is made anew for another map alone.
+      timer ||= setTimeout(() => ((timer = undefined), abort.signal.aborted || setFound({ ...last, children: new Map(last.children) })), 150);
     });
     return () => {
       abort.abort();
