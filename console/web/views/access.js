@@ -28,7 +28,7 @@ export default function Access({ route, info, features }) {
     <${Ask} key=${user + "\n" + groups + "\n" + namespace} user=${user} groups=${groups} namespace=${namespace} namespaces=${(namespaces.value?.items || []).map((n) => n.metadata.name)} self=${self} />
     ${who
       ? html`<${Matrix} key=${JSON.stringify([who.name, who.groups, namespace])} who=${who} namespace=${namespace} features=${features} />
-          ${features.why && html`<${Denials} who=${who} />`}`
+          ${features.why ? html`<${Denials} who=${who} />` : html`<p class="quiet">This server does not keep what it has denied. Kelson does.</p>`}`
       : me.error
         ? html`<${Failure} error=${me.error} again=${me.again} />`
         : html`<${Loading} />`}

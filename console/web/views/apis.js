@@ -286,7 +286,8 @@ function Admission({ metrics, findings }) {
   </section>`;
 }
 
-function Findings({ findings: { value, error, again } }) {
+function Findings({ features, findings: { value, error, again } }) {
+  if (!features.top) return html`<p class="quiet">This server keeps no findings. Kelson does: who uses deprecated versions, lists without pages, and which objects are the largest.</p>`;
   if (!value) return error ? html`<${Failure} error=${error} again=${again} />` : html`<${Loading} />`;
   const clients = (title, text, all) => html`<section aria-label=${title}>
     <h2>${title}</h2>

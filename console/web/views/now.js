@@ -46,6 +46,7 @@ function Storm() {
 }
 
 function Charts({ recorder: { samples, error }, features }) {
+  if (!samples.length && error?.code === 403 && !features.kelson) return html`<p class="quiet">The charts are drawn from the metrics of the server, which you may not read: <bdi>${visible(error.message)}</bdi></p>`;
   if (!samples.length) return error ? html`<${Failure} error=${error} />` : html`<${Loading} what="Reading the metrics" />`;
   const last = samples.at(-1);
   const d = last.derived;

@@ -78,8 +78,9 @@ function Shown({ resource, namespace, name, route, features, info }) {
     return () => clearInterval(timer);
   }, []);
   const dirty = useRef(false);
-  const shownTabs = tabs.filter((t) => !t.history || features.history);
   let tab = route.query.get("tab") || "yaml";
+  // Without a history its tab is there only for those who have its address.
+  const shownTabs = tabs.filter((t) => !t.history || features.history || tab === t.id);
   if (!shownTabs.some((t) => t.id === tab)) tab = "yaml";
   const owner = (object?.metadata.ownerReferences || []).find((o) => o.controller) || object?.metadata.ownerReferences?.[0];
   const lost = !object && error?.code === 404;
@@ -115,7 +116,8 @@ function Shown({ resource, namespace, name, route, features, info }) {
         <div hidden=${tab !== "yaml"}><${Yaml} key=${object.metadata.uid} resource=${resource} namespace=${namespace} name=${name} object=${object} deleted=${deleted} features=${features} reload=${reload} dirty=${dirty} hiddenTab=${tab !== "yaml"} isLive=${state === "live"} /></div>
         ${tab === "events" && html`<${Events} object=${object} />`}
         ${tab === "relations" && html`<${Relations} resource=${resource} object=${object} />`}
-        ${tab === "history" && html`<${History} resource=${resource} namespace=${namespace} name=${name} object=${object} deleted=${deleted} reload=${reload} />`}
+        ${tab === "history" && !features.history && html`<p>This server keeps no history that could be read. Kelson does: <code>kelson serve --history 24h</code>.</p>`}
+        ${tab === "history" && features.history && html`<${History} resource=${resource} namespace=${namespace} name=${name} object=${object} deleted=${deleted} reload=${reload} />`}
         ${tab === "rights" && html`<${Rights} resource=${resource} namespace=${namespace} name=${name} />`}
       </div>`}
     ${removing && html`<${Remove} resource=${resource} namespace=${namespace} name=${name} object=${object} close=${() => setRemoving(false)} />`}
