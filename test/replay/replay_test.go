@@ -323,10 +323,17 @@ func startOn(t *testing.T, backend storage.Backend, opts ...kelsontest.Option) *
 			c.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}
 		}))...)
 	revision, err := backend.Revision(t.Context())
-	if err == nil {
-		err = backend.Compact(t.Context(), revision)
-	}
 	if err != nil {
+		t.Fatal(err)
+	}
+	// A list is as new as that, and so is the server's watch on the store then, which must not
+	// lose its place.
+	resp, err := (&http.Client{Transport: transport(t, s.Config())}).Get(s.URL() + "/api/v1/namespaces")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if err := backend.Compact(t.Context(), revision); err != nil {
 		t.Fatal(err)
 	}
 	p, err := NewPlayer(t.Context(), s.URL(), transport(t, s.Config()), transport(t, rest.AnonymousClientConfig(s.Config())))
