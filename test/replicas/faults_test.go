@@ -183,11 +183,16 @@ func faults() []fault {
 // leave them without an answer only for a short time. With KELSON_DISTURBED=kube-apiserver the
 // servers are kube-apiservers, to compare: how long they take is told and not judged.
 func TestReplicas(t *testing.T) {
-	f := newFleet(t, func(f *fleet) {
-		if f.program = os.Getenv("KELSON_DISTURBED"); f.program == kubeAPIServer {
-			peertest.Binary(t, kubeAPIServer)
+	f := newFleet(t)
+	if os.Getenv("KELSON_DISTURBED") == kubeAPIServer {
+		peertest.Binary(t, kubeAPIServer)
+		f.program = kubeAPIServer
+		for i := range size { // which use the keys of those before
+			f.servers[i].stop(t)
+			f.startServer(i)
+			f.awaitReady(i)
 		}
-	})
+	}
 	if f.program == "" {
 		t.Run("propagation", func(t *testing.T) { f.checkPropagation(t) })
 	}
