@@ -37,9 +37,9 @@ const (
 	heldPerConn   = 96 << 10
 	logPerAttack  = 4 << 10
 	// peakPerAttack and peakPerConn bound how much the resident memory of the process
-	// grows, with garbage: twice what a connection holds.
+	// grows, with garbage.
 	peakPerAttack = 256 << 20
-	peakPerConn   = 48 << 10
+	peakPerConn   = 16 << 10
 	// promptly is how long a client that behaves waits at most for an answer while
 	// the attack lasts, on a machine that the attacker uses too.
 	promptly = 5 * time.Second
