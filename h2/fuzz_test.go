@@ -385,17 +385,14 @@ func playScript(t *testing.T, script []byte) {
 
 // testAllowance is an Allowance with a limit in bytes.
 type testAllowance struct {
-	limit      int64
-	held, most atomic.Int64
+	limit int64
+	held  atomic.Int64
 }
 
 func (a *testAllowance) Take(n int) bool {
-	now := a.held.Add(int64(n))
-	if now > a.limit {
+	if a.held.Add(int64(n)) > a.limit {
 		a.held.Add(-int64(n))
 		return false
-	}
-	for most := a.most.Load(); now > most && !a.most.CompareAndSwap(most, now); most = a.most.Load() {
 	}
 	return true
 }
