@@ -117,7 +117,7 @@ func (s *scope) streamList(p *wire.Page) error {
 	if s.enc.Format.Media == wire.JSON {
 		w.Buf = append(w.Buf, '\n')
 	}
-	s.made(len(w.Buf))
+	s.releaseSeats(len(w.Buf))
 	w.Flush()
 	if gzip != nil {
 		return gzip.Close()

@@ -103,7 +103,7 @@ func (s *scope) respondStatus(code int, status *metav1.Status) {
 	s.span.Event(aboutToWrite)
 	clock := s.clock()
 	auditStatus(s.req, status)
-	s.made(0)
+	s.releaseSeats(0)
 	writeStatus(s.w, s.enc.Format, code, status)
 	clock.stop(request.Serialize)
 	s.span.Last(writingDone)
@@ -128,7 +128,7 @@ func (s *scope) write(code int, body []byte) {
 		return
 	}
 	s.w.WriteHeader(code)
-	s.made(len(body))
+	s.releaseSeats(len(body))
 	_, _ = s.w.Write(body)
 }
 
@@ -136,10 +136,10 @@ func (s *scope) write(code int, body []byte) {
 // its response: a stack, and the buffers of a connection.
 const unsentOverhead = 64 << 10
 
-// made returns the seats of a request whose response is made, but for a number of bytes
-// that are left to be written. If they are few, a client that does not read them should
-// not take a seat from others, as long as there are not too many such clients.
-func (s *scope) made(left int) {
+// releaseSeats returns the seats of a request whose response is complete but for a number
+// of bytes that are left to be written. If they are few, a client that does not read them
+// takes no seat from others, as long as there are not too many such clients.
+func (s *scope) releaseSeats(left int) {
 	if left > budget.Small || s.unsent > 0 {
 		return
 	}

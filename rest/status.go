@@ -21,7 +21,7 @@ import (
 // fail answers a request with an error.
 func (s *scope) fail(err error) {
 	err = s.translate(err)
-	s.made(0)
+	s.releaseSeats(0)
 	WriteError(s.w, s.r, err, s.h)
 }
 
