@@ -97,8 +97,9 @@ func occupy(t *testing.T, c *cluster, token, schema string) {
 	go func() {
 		defer close(done)
 		for t.Context().Err() == nil {
-			// The request before may still have the seat, so that this one is refused.
-			// Then the transport closes the body, which ends what waits for its end.
+			// The request before may still have the seat, so that this one is refused. The
+			// body never ends, but the transport closes it when the refusal arrives, and
+			// send returns.
 			body, writer := io.Pipe()
 			go func() { _, _ = writer.Write([]byte("{")) }()
 			_, _, _ = send(http.MethodPost, body)
