@@ -142,8 +142,7 @@ func (m *meters) begin(ctx context.Context, operation, name, key string) (contex
 	group, resource := m.find(key)
 	var span timed.Span
 	if timed.Wanted(ctx) {
-		attributes := []trace.Attribute{trace.String("audit-id", request.From(ctx).LoggedID()),
-			trace.String("key", strings.TrimPrefix(key, strings.TrimSuffix(storage.Root, "/"))), trace.String("group", group), trace.String("resource", resource)}
+		attributes := store.SpanAttributes(ctx, key, group, resource)
 		if trace.From(ctx).Name() == name { // the cache has begun it
 			span = timed.Within(ctx, name, request.SlowRequest, attributes...)
 		} else {

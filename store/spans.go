@@ -25,8 +25,16 @@ func (r *Resource) startSpan(ctx context.Context, name, key string) (context.Con
 	if !trace.From(ctx).Recording() {
 		return ctx, nil
 	}
-	return trace.Start(ctx, name, trace.String("audit-id", request.From(ctx).LoggedID()), trace.String("key", strings.TrimPrefix(key, strings.TrimSuffix(storage.Root, "/"))),
-		trace.String("group", r.def.Group), trace.String("resource", r.def.Resource))
+	return trace.Start(ctx, name, SpanAttributes(ctx, key, r.def.Group, r.def.Resource)...)
+}
+
+// SpanAttributes are the attributes of the span of a read or a write of a key.
+func SpanAttributes(ctx context.Context, key, group, resource string) []trace.Attribute {
+	return []trace.Attribute{
+		trace.String("audit-id", request.From(ctx).LoggedID()),
+		trace.String("key", strings.TrimPrefix(key, strings.TrimSuffix(storage.Root, "/"))),
+		trace.String("group", group), trace.String("resource", resource),
+	}
 }
 
 // encodeWithin is prepare with its events in a span, which may be nil.
