@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -81,35 +82,12 @@ func measure(ctx context.Context, o *options, kind serverKind, what scenario, cl
 	if err != nil {
 		return nil, err
 	}
-	if what.Changes {
-		copied := dir + ".copy"
-		if err := errors.Join(os.RemoveAll(copied), copyFolder(dir, copied)); err != nil {
-			return nil, err
-		}
-		defer os.RemoveAll(copied)
-		dir = copied
-	}
-	if err := dropCache(dir); err != nil {
-		return nil, err
-	}
 	fmt.Fprintf(o.progress, "storm: %s, %s, %d clients, limit %s\n", r.Server, r.Scenario, clients, sizeText(limit))
-	var group *cgroup
-	if limit > 0 {
-		if group, err = newCgroup(limit); err != nil {
-			return nil, err
-		}
-		defer func() { err = errors.Join(err, group.remove()) }()
-	}
-	port, err := freePort()
+	s, _, stop, err := startOn(kind, dir, what.Changes, limit)
 	if err != nil {
 		return nil, err
 	}
-	began := time.Now()
-	s, err := kind.start(dir, port, group)
-	if err != nil {
-		return nil, err
-	}
-	defer s.stop()
+	defer func() { err = errors.Join(err, stop()) }()
 	sampling, stopSampling := context.WithCancel(ctx)
 	var sampler sync.WaitGroup
 	sampler.Go(func() { r.sampleMemory(sampling, s) })
@@ -124,7 +102,7 @@ func measure(ctx context.Context, o *options, kind serverKind, what scenario, cl
 		r.noteDeath(s, "at start")
 		return r, nil
 	}
-	r.Ready = time.Since(began).Seconds()
+	r.Ready = time.Since(s.began).Seconds()
 	if err := prepareAdministrator(ctx, s.url); err != nil {
 		return nil, fmt.Errorf("the administrator cannot write: %w", err)
 	}
@@ -138,6 +116,53 @@ func measure(ctx context.Context, o *options, kind serverKind, what scenario, cl
 	}
 	r.noteLimit(s)
 	return r, nil
+}
+
+// startOn starts a server on a folder, or on a copy of it, in a cgroup with a memory limit
+// if there is one, and with nothing of the folder in the page cache. It returns the folder
+// that the server uses, and a function that stops the server and removes what was made.
+func startOn(kind serverKind, dir string, onCopy bool, limit int64) (s *server, used string, stop func() error, err error) {
+	var undo []func() error
+	cleanUp := func() (err error) {
+		for _, f := range slices.Backward(undo) {
+			err = errors.Join(err, f())
+		}
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, cleanUp())
+		}
+	}()
+	if onCopy {
+		copied := dir + ".copy"
+		undo = append(undo, func() error { return os.RemoveAll(copied) })
+		if err := errors.Join(os.RemoveAll(copied), copyFolder(dir, copied)); err != nil {
+			return nil, "", nil, err
+		}
+		dir = copied
+	}
+	if err := dropCache(dir); err != nil {
+		return nil, "", nil, err
+	}
+	var group *cgroup
+	if limit > 0 {
+		if group, err = newCgroup(limit); err != nil {
+			return nil, "", nil, err
+		}
+		undo = append(undo, group.remove)
+	}
+	port, err := freePort()
+	if err != nil {
+		return nil, "", nil, err
+	}
+	began := time.Now()
+	if s, err = kind.start(dir, port, group); err != nil {
+		return nil, "", nil, err
+	}
+	s.began = began
+	undo = append(undo, func() error { s.stop(); return nil })
+	return s, dir, cleanUp, nil
 }
 
 // noteLimit notes what the kernel says about the memory limit.

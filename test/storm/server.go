@@ -57,6 +57,7 @@ type server struct {
 	name  string
 	url   string
 	group *cgroup
+	began time.Time  // when its processes were started
 	mu    sync.Mutex // protects procs
 	procs []*process // the API server is the last
 }

@@ -30,7 +30,7 @@ var mixture = []struct {
 	clients  int
 }{
 	{"list-json", 8}, {"list-protobuf", 4}, {"list-gzip", 4}, {"list-table", 4}, {"watchlist", 4}, {"slow", 8}, {"never", 8},
-	{"small-json", 4}, {"small-protobuf", 4}, {"small-watchlist", 4}, {"writers", 8}, {"events", 2}, {"leases", 8}, {"connects", 16},
+	{"small-json", 4}, {"small-protobuf", 4}, {"small-watchlist", 4}, {"writers", 8}, {"events", 2}, {"leases", 8}, {"connects", 16}, {"unread", 8},
 }
 
 const (
@@ -75,7 +75,7 @@ type soaking struct {
 	*options
 	s     *server
 	dir   string
-	items map[string]int // of a complete list, by data
+	items map[string]int // of a complete list, by path
 
 	mu     sync.Mutex // protects what follows
 	faults []string
@@ -96,35 +96,19 @@ func soak(ctx context.Context, o *options, kind kelsonServer, length time.Durati
 	if err != nil {
 		return err
 	}
-	copied := dir + ".copy"
-	if err := errors.Join(os.RemoveAll(copied), copyFolder(dir, copied)); err != nil {
-		return err
-	}
-	defer os.RemoveAll(copied)
-	if err := dropCache(copied); err != nil {
-		return err
-	}
-	var group *cgroup
-	if limit > 0 {
-		if group, err = newCgroup(limit); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, group.remove()) }()
-	}
-	port, err := freePort()
-	if err != nil {
-		return err
-	}
 	kind.args = append([]string{"--event-ttl", soakEventTTL}, kind.args...)
-	s, err := kind.start(copied, port, group)
+	s, dir, stop, err := startOn(kind, dir, true, limit)
 	if err != nil {
 		return err
 	}
-	defer s.stop()
+	defer func() { err = errors.Join(err, stop()) }()
 	if err := s.waitReady(ctx); err != nil {
 		return err
 	}
-	k := &soaking{options: o, s: s, dir: copied, items: map[string]int{}, most: map[string]int64{}}
+	if err := createUnread(ctx, s.url); err != nil {
+		return err
+	}
+	k := &soaking{options: o, s: s, dir: dir, items: map[string]int{}, most: map[string]int64{}}
 	for _, what := range scenarios() {
 		if _, ok := k.items[what.path()]; !ok {
 			if k.items[what.path()], err = countItems(ctx, s.url+what.path()); err != nil {
