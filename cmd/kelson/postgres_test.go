@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -101,5 +102,14 @@ func TestServeOnPostgres(t *testing.T) {
 	_, again := start("again")
 	if _, err := again.CoreV1().ConfigMaps("default").Get(t.Context(), "after", metav1.GetOptions{}); err != nil {
 		t.Errorf("on a server that was started later: %v", err)
+	}
+	metrics, err := other.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`kelson_storage_connections\{state="max",storage_cluster_id="[^"]+"\} [1-9]`, `kelson_storage_connections_waiting\{storage_cluster_id="[^"]+"\} 0`} {
+		if !regexp.MustCompile(want).Match(metrics) {
+			t.Errorf("the metrics have no line like %s", want)
+		}
 	}
 }
