@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/cdproto/input"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
@@ -358,29 +357,45 @@ func peerConflict(t *testing.T, p *peer) {
 	}
 }
 
-// slowList is a way to a server on which the answers to one path take their time.
-type slowList struct {
+// heldPath is a transport that sends the requests for one path only after release is closed.
+type heldPath struct {
 	http.RoundTripper
-	path string
+	path    string
+	release chan struct{}
 }
 
-func (s slowList) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Path == s.path {
-		time.Sleep(600 * time.Millisecond)
+func (h heldPath) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Path == h.path {
+		select {
+		case <-h.release:
+		case <-r.Context().Done():
+			return nil, r.Context().Err()
+		}
 	}
-	return s.RoundTripper.RoundTrip(r)
+	return h.RoundTripper.RoundTrip(r)
 }
 
 func peerAboutObject(t *testing.T, p *peer) {
 	tab := newTab(t)
 	// The dependent is found after the first drawing.
+	listPods := make(chan struct{})
 	tab.logIn(open(t, p.admin, func(c *console.Config) {
-		c.Transport = slowList{c.Transport, "/api/v1/namespaces/" + peerNamespace + "/pods"}
+		c.Transport = heldPath{c.Transport, "/api/v1/namespaces/" + peerNamespace + "/pods", listPods}
 	}))
+	isDrawn := func(object string) string {
+		return "document.querySelector('.graph a[href='+CSS.escape(" + quote(object) + ")+']')"
+	}
+	const owner, dependent = "/object/apps/v1/deployments/shop/web", "/object/core/v1/pods/shop/web-5d4f-x1"
 	tab.view("/object/apps/v1/replicasets/" + peerNamespace + "/web-5d4f?tab=relations")
+	tab.until("a link to the owner", isDrawn(owner))
+	tab.untilText("1 owner, 0 direct dependents.") // the search has begun
+	if eval[bool](tab, isDrawn(dependent)+" !== null") {
+		t.Error("the dependent is drawn before the list of pods is answered")
+	}
+	close(listPods)
 	tab.untilText("1 owner, 1 direct dependent.")
-	for _, name := range []string{"/object/apps/v1/deployments/shop/web", "/object/core/v1/pods/shop/web-5d4f-x1"} {
-		tab.until("a link to "+name, "document.querySelector('.graph a[href='+CSS.escape("+quote(name)+")+']')")
+	for _, object := range []string{owner, dependent} {
+		tab.until("a link to "+object, isDrawn(object))
 	}
 	tab.untilText("owned by Deployment web")
 	tab.view("/object/apps/v1/deployments/" + peerNamespace + "/web?tab=events")
