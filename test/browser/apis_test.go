@@ -59,6 +59,38 @@ func hook(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(review)
 }
 
+// newAdmission creates a webhook lost.example.com for config maps, which nobody serves and whose
+// failures are ignored, and good.example.com if it is served; a policy no-evil, which denies
+// config maps whose name begins with evil; and a policy idle without a binding.
+func newAdmission(t *testing.T, api *kubernetes.Clientset, good *registrationv1.WebhookClientConfig) {
+	t.Helper()
+	nowhere, none, ignore := "https://127.0.0.1:1/nobody", registrationv1.SideEffectClassNone, registrationv1.Ignore
+	rules := []registrationv1.RuleWithOperations{{Operations: []registrationv1.OperationType{registrationv1.Create}, Rule: registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}}}
+	hook := registrationv1.ValidatingWebhook{Name: "lost.example.com", ClientConfig: registrationv1.WebhookClientConfig{URL: &nowhere}, Rules: rules, SideEffects: &none, AdmissionReviewVersions: []string{"v1"}, FailurePolicy: &ignore}
+	hooks := []registrationv1.ValidatingWebhook{hook}
+	if good != nil {
+		hook.Name, hook.ClientConfig, hook.FailurePolicy = "good.example.com", *good, nil
+		hooks = append(hooks, hook)
+	}
+	admission, ctx := api.AdmissionregistrationV1(), t.Context()
+	if _, err := admission.ValidatingWebhookConfigurations().Create(ctx, &registrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "checks"}, Webhooks: hooks}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	policy := registrationv1.ValidatingAdmissionPolicySpec{
+		MatchConstraints: &registrationv1.MatchResources{ResourceRules: []registrationv1.NamedRuleWithOperations{{RuleWithOperations: rules[0]}}},
+		Validations:      []registrationv1.Validation{{Expression: "!object.metadata.name.startsWith('evil')"}},
+	}
+	for _, name := range []string{"no-evil", "idle"} {
+		if _, err := admission.ValidatingAdmissionPolicies().Create(ctx, &registrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: policy}, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	binding := &registrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "no-evil-here"}, Spec: registrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "no-evil", ValidationActions: []registrationv1.ValidationAction{registrationv1.Deny}}}
+	if _, err := admission.ValidatingAdmissionPolicyBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestAPIsShowUseAndTrouble(t *testing.T) {
 	t.Parallel()
 	needChromium(t)
@@ -94,30 +126,8 @@ func TestAPIsShowUseAndTrouble(t *testing.T) {
 	if err := hooks.Serve(http.HandlerFunc(hook)); err != nil {
 		t.Fatal(err)
 	}
-	address, nowhere, none, ignore := hooks.URL("/hook"), "https://127.0.0.1:1/nobody", registrationv1.SideEffectClassNone, registrationv1.Ignore
-	rules := []registrationv1.RuleWithOperations{{Operations: []registrationv1.OperationType{registrationv1.Create}, Rule: registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}}}
-	configuration := &registrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "checks"}, Webhooks: []registrationv1.ValidatingWebhook{
-		{Name: "good.example.com", ClientConfig: registrationv1.WebhookClientConfig{URL: &address, CABundle: hooks.CA}, Rules: rules, SideEffects: &none, AdmissionReviewVersions: []string{"v1"}},
-		{Name: "lost.example.com", ClientConfig: registrationv1.WebhookClientConfig{URL: &nowhere, CABundle: hooks.CA}, Rules: rules, SideEffects: &none, AdmissionReviewVersions: []string{"v1"}, FailurePolicy: &ignore},
-	}}
-	if _, err := api.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, configuration, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	policy := &registrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "no-evil"}, Spec: registrationv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: &registrationv1.MatchResources{ResourceRules: []registrationv1.NamedRuleWithOperations{{RuleWithOperations: rules[0]}}},
-		Validations:      []registrationv1.Validation{{Expression: "!object.metadata.name.startsWith('evil')"}},
-	}}
-	idle := policy.DeepCopy()
-	idle.Name = "idle"
-	for _, p := range []*registrationv1.ValidatingAdmissionPolicy{policy, idle} {
-		if _, err := api.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(ctx, p, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	binding := &registrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "no-evil-here"}, Spec: registrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "no-evil", ValidationActions: []registrationv1.ValidationAction{registrationv1.Deny}}}
-	if _, err := api.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	address := hooks.URL("/hook")
+	newAdmission(t, api, &registrationv1.WebhookClientConfig{URL: &address, CABundle: hooks.CA})
 	create := func(name string) error {
 		_, err := api.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 		return err

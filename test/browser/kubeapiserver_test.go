@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	"github.com/chromedp/cdproto/input"
-	registrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -141,29 +140,7 @@ func (p *peer) fill(t *testing.T) {
 	post(t, api, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widgets)
 	post(t, api, "/apis/apiregistration.k8s.io/v1/apiservices", `{"apiVersion":"apiregistration.k8s.io/v1","kind":"APIService","metadata":{"name":"v1.away.example.com"},"spec":{
 		"group":"away.example.com","version":"v1","groupPriorityMinimum":1000,"versionPriority":15,"insecureSkipTLSVerify":true,"service":{"namespace":"shop","name":"no-such-service"}}}`)
-	nowhere, none, ignore := "https://127.0.0.1:1/nobody", registrationv1.SideEffectClassNone, registrationv1.Ignore
-	rules := []registrationv1.RuleWithOperations{{Operations: []registrationv1.OperationType{registrationv1.Create}, Rule: registrationv1.Rule{APIGroups: []string{""}, APIVersions: []string{"v1"}, Resources: []string{"configmaps"}}}}
-	hooks := &registrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "checks"}, Webhooks: []registrationv1.ValidatingWebhook{
-		{Name: "lost.example.com", ClientConfig: registrationv1.WebhookClientConfig{URL: &nowhere}, Rules: rules, SideEffects: &none, AdmissionReviewVersions: []string{"v1"}, FailurePolicy: &ignore},
-	}}
-	if _, err := api.AdmissionregistrationV1().ValidatingWebhookConfigurations().Create(ctx, hooks, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	policy := &registrationv1.ValidatingAdmissionPolicy{ObjectMeta: metav1.ObjectMeta{Name: "no-evil"}, Spec: registrationv1.ValidatingAdmissionPolicySpec{
-		MatchConstraints: &registrationv1.MatchResources{ResourceRules: []registrationv1.NamedRuleWithOperations{{RuleWithOperations: rules[0]}}},
-		Validations:      []registrationv1.Validation{{Expression: "!object.metadata.name.startsWith('evil')"}},
-	}}
-	idle := policy.DeepCopy()
-	idle.Name = "idle"
-	for _, one := range []*registrationv1.ValidatingAdmissionPolicy{policy, idle} {
-		if _, err := api.AdmissionregistrationV1().ValidatingAdmissionPolicies().Create(ctx, one, metav1.CreateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	binding := &registrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "no-evil-here"}, Spec: registrationv1.ValidatingAdmissionPolicyBindingSpec{PolicyName: "no-evil", ValidationActions: []registrationv1.ValidationAction{registrationv1.Deny}}}
-	if _, err := api.AdmissionregistrationV1().ValidatingAdmissionPolicyBindings().Create(ctx, binding, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	newAdmission(t, api, nil)
 }
 
 // openAs opens the console in a page of its own.
@@ -599,14 +576,7 @@ func peerFewObjects(t *testing.T, p *peer) {
 
 func peerFewAccess(t *testing.T, p *peer) {
 	tab := p.openAs(t, p.few)
-	clean := func(what string) {
-		t.Helper()
-		for _, hidden := range []string{"rights-of-mia", "hunter2", "system:masters", "cluster-admin"} {
-			if eval[bool](tab, "document.getElementById('app').innerHTML.includes("+quote(hidden)+")") {
-				t.Errorf("%s: the page has %s, which the user may not read", what, hidden)
-			}
-		}
-	}
+	hidden := []string{"rights-of-mia", "hunter2", "system:masters", "cluster-admin"}
 	tab.view("/access?namespace=" + peerNamespace)
 	tab.untilRole("button", "kim may update configmaps")
 	tab.untilRole("button", "kim may not get secrets")
@@ -616,17 +586,17 @@ func peerFewAccess(t *testing.T, p *peer) {
 	tab.untilText("Kubernetes does not tell why.")
 	tab.untilText(`Not read: clusterroles.rbac.authorization.k8s.io is forbidden: User "kim" cannot list resource "clusterroles"`)
 	tab.noFailures()
-	clean("why")
+	tab.checkHidden("why", hidden)
 	tab.click("button", "Close")
 	tab.view("/access?namespace=" + peerNamespace + "&can=get&resource=secrets&name=mine")
 	tab.untilPart("Who can", `User "kim" cannot list resource "rolebindings"`)
-	clean("who can")
+	tab.checkHidden("who can", hidden)
 	tab.view("/access?namespace=" + peerNamespace + "&user=mia")
 	tab.until("the refusal", "document.querySelector('section[aria-label=\"What is allowed\"] .failure')?.innerText.includes('User \"kim\" cannot create resource \"subjectaccessreviews\"')")
 	if got := tab.role("grid", "Rights of mia"); len(got) != 0 {
 		t.Error("the rights of another user are shown, want them refused")
 	}
-	clean("rights of another")
+	tab.checkHidden("rights of another", hidden)
 
 	tab.view("/apis")
 	tab.untilPart("Groups", "How much they are used is in the metrics, which you cannot read")

@@ -142,6 +142,16 @@ func TestAccessShowsRightsAndWhy(t *testing.T) {
 	}
 }
 
+// checkHidden checks that texts which the user may not read are nowhere in the page.
+func (tab *tab) checkHidden(what string, texts []string) {
+	tab.t.Helper()
+	for _, text := range texts {
+		if eval[bool](tab, "document.getElementById('app').innerHTML.includes("+quote(text)+")") {
+			tab.t.Errorf("%s: the page has %s, which the user may not read", what, text)
+		}
+	}
+}
+
 // TestAccessHidesWhatAUserMayNotSee opens the page as a user who may read config maps of one
 // namespace, and nothing about the rights of others.
 func TestAccessHidesWhatAUserMayNotSee(t *testing.T) {
@@ -154,14 +164,7 @@ func TestAccessHidesWhatAUserMayNotSee(t *testing.T) {
 	grant(t, api, namespace, "hidden-binding", "hidden-user", rule("secrets", "hidden-secret", "get"))
 	tab := newTab(t)
 	tab.logIn(open(t, s.User("noa"), nil))
-	clean := func(what string) {
-		t.Helper()
-		for _, hidden := range []string{"hidden-binding", "hunter2", "system:masters", "cluster-admin"} {
-			if eval[bool](tab, "document.getElementById('app').innerHTML.includes("+quote(hidden)+")") {
-				t.Errorf("%s: the page has %s, which the user may not read", what, hidden)
-			}
-		}
-	}
+	hidden := []string{"hidden-binding", "hunter2", "system:masters", "cluster-admin"}
 	tab.view("/access?namespace=" + namespace)
 	tab.untilRole("button", "noa may list configmaps")
 	tab.untilRole("button", "noa may not get secrets")
@@ -183,10 +186,10 @@ func TestAccessHidesWhatAUserMayNotSee(t *testing.T) {
 	if got := tab.part("Last denials"); strings.Contains(got, "hidden-user") {
 		t.Errorf("the last denials have %q, want those of the user alone", got)
 	}
-	clean("own rights")
+	tab.checkHidden("own rights", hidden)
 	tab.click("button", "noa may not get secrets")
 	tab.untilText("No: noa cannot get secrets in namespace " + namespace)
-	clean("why")
+	tab.checkHidden("why", hidden)
 	tab.accessible()
 	tab.click("button", "Close")
 	// Others are not to be asked about.
@@ -195,13 +198,13 @@ func TestAccessHidesWhatAUserMayNotSee(t *testing.T) {
 	if got := tab.role("grid", "Rights of hidden-user"); len(got) != 0 {
 		t.Error("the rights of another user are shown, want them refused")
 	}
-	clean("rights of another")
+	tab.checkHidden("rights of another", hidden)
 	tab.view("/access?namespace=" + namespace + "&can=get&resource=secrets&name=hidden-secret")
 	tab.until("an answer", "document.querySelector('section[aria-label=\"Who can\"] :is(.failure, p[role=status]:not(.loading))')")
 	if got := tab.part("Who can"); strings.Contains(got, "hidden-user") {
 		t.Errorf("who can: got %q, want nothing of others", got)
 	}
-	clean("who can")
+	tab.checkHidden("who can", hidden)
 }
 
 // TestAccessShowsHostileTextAsText has roles, bindings and users whose texts mean harm.

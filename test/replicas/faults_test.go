@@ -196,18 +196,7 @@ func TestReplicas(t *testing.T) {
 	if f.program == "" {
 		t.Run("propagation", func(t *testing.T) { f.checkPropagation(t) })
 	}
-	probes := startProbes(f)
-	for n, fault := range faults() {
-		if fault.long && !testsize.Long() || testsize.Race() && !testsize.Long() && n >= 1 {
-			continue
-		}
-		t.Run(fault.name, func(t *testing.T) {
-			outer := f.t
-			f.t = t
-			defer func() { f.t = outer }()
-			f.disturb(fault, probes)
-		})
-	}
+	f.disturbAll(faults())
 	if f.program == "" {
 		t.Run("readiness", func(t *testing.T) { f.checkReadiness(t) })
 	}
@@ -268,6 +257,22 @@ func (f *fleet) awaitReadiness(ctx context.Context, client *kubernetes.Clientset
 		pause(probeInterval)
 	}
 	return time.Since(began), ctx.Err()
+}
+
+// disturbAll has one fault after the other, each in a subtest: with the race detector the
+// first alone, and those that are long in the long suite only.
+func (f *fleet) disturbAll(faults []fault) {
+	test, probes := f.t, startProbes(f)
+	for n, fault := range faults {
+		if fault.long && !testsize.Long() || testsize.Race() && !testsize.Long() && n >= 1 {
+			continue
+		}
+		test.Run(fault.name, func(t *testing.T) {
+			f.t = t
+			defer func() { f.t = test }()
+			f.disturb(fault, probes)
+		})
+	}
 }
 
 func (f *fleet) disturb(fault fault, probes []*probe) {

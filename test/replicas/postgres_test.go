@@ -251,16 +251,5 @@ func postgresFaults() []fault {
 // lose nothing, and every server serves again soon after the fault is over.
 func TestPostgres(t *testing.T) {
 	f := newPostgresFleet(t)
-	probes := startProbes(f)
-	for n, fault := range postgresFaults() {
-		if fault.long && !testsize.Long() || testsize.Race() && !testsize.Long() && n >= 1 {
-			continue
-		}
-		t.Run(fault.name, func(t *testing.T) {
-			outer := f.t
-			f.t = t
-			defer func() { f.t = outer }()
-			f.disturb(fault, probes)
-		})
-	}
+	f.disturbAll(postgresFaults())
 }
