@@ -194,7 +194,7 @@ func TestAccessHidesWhatAUserMayNotSee(t *testing.T) {
 	tab.click("button", "Close")
 	// Others are not to be asked about.
 	tab.view("/access?namespace=" + namespace + "&user=hidden-user")
-	tab.untilText("Not allowed")
+	tab.until("the refusal", "document.querySelector('section[aria-label=\"What is allowed\"] .failure')?.innerText.includes('Not allowed')")
 	if got := tab.role("grid", "Rights of hidden-user"); len(got) != 0 {
 		t.Error("the rights of another user are shown, want them refused")
 	}
