@@ -17,13 +17,7 @@ const (
 // TestMovingWatches has clients that watch, and resume their watches at another server all
 // the time, one of which lags behind the others: no event is lost, repeated or out of order.
 func TestMovingWatches(t *testing.T) {
-	if testsize.Race() && !testsize.Long() {
-		t.Skip("it takes a minute with the race detector; it runs without it, and with KELSON_LONG=1")
-	}
-	watchers, writers, wanted := 12, 4, 5_000
-	if testsize.Long() {
-		watchers, writers, wanted = 90, 12, 1_000_000
-	}
+	watchers, writers, wanted := testsize.Pick(6, 12, 90), testsize.Pick(2, 4, 12), testsize.Pick(500, 5_000, 1_000_000)
 	f := newFleet(t)
 	for _, link := range f.links[1] {
 		link.delay(lag)
