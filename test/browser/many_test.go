@@ -9,7 +9,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
 	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/performance"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -69,6 +71,20 @@ func (tab *tab) firstRow(address, text string) time.Duration {
 	tab.visit(address)
 	tab.until("a row with "+text, "window.firstRow")
 	return time.Duration(eval[float64](tab, "window.firstRow") * float64(time.Millisecond))
+}
+
+// mainThread is for how many seconds the main thread of the page has had a CPU. It is counted
+// from the first call on.
+func (tab *tab) mainThread() float64 {
+	tab.t.Helper()
+	call(tab, performance.Enable, performance.EnableParams{TimeDomain: performance.EnableTimeDomainThreadTicks})
+	for _, m := range call(tab, performance.GetMetrics, cdp.Empty{}).Metrics {
+		if m.Name == "TaskDuration" {
+			return m.Value
+		}
+	}
+	tab.t.Fatal("the browser has no metric TaskDuration")
+	return 0
 }
 
 // inSight is JavaScript for the texts of the rows that can be seen, from top to bottom.
@@ -169,21 +185,32 @@ func TestManyPods(t *testing.T) {
 	}
 	tab.set("textbox", "Label selector", "")
 	tab.until("all rows", count(grouped(n)+" objects"))
-	frames := eval[[]float64](tab, `(async () => {
-		const grid = document.querySelector("[role=grid]"), frames = [];
-		for (let i = 0, last = performance.now(); i < 300; i++) {
-			grid.scrollTop += grid.scrollHeight / 300;
+	// Other processes lengthen a frame, but not the time for which the page works for it.
+	const steps = 300
+	longest, before := 0.0, tab.mainThread()
+	for range steps {
+		eval[any](tab, fmt.Sprintf("%s.scrollTop += %[1]s.scrollHeight / %d, new Promise(requestAnimationFrame)", grid, steps))
+		now := tab.mainThread()
+		longest, before = max(longest, 1000*(now-before)), now
+	}
+	t.Logf("the page worked %.0f ms at most for one frame", longest)
+	if longest > 100 {
+		t.Errorf("the page worked %.0f ms for one frame, want at most 100", longest)
+	}
+	frames := eval[[]float64](tab, fmt.Sprintf(`(async () => {
+		const grid = %s, frames = [];
+		for (let i = 0, last = performance.now(); i < %d; i++) {
+			grid.scrollTop -= grid.scrollHeight / %[2]d;
 			await new Promise(requestAnimationFrame);
 			const now = performance.now();
 			frames.push(now - last);
 			last = now;
 		}
 		return frames;
-	})()`)
+	})()`, grid, steps))
 	slices.Sort(frames)
 	most := frames[len(frames)*9/10]
 	t.Logf("nine of ten frames took %.0f ms at most, the longest %.0f ms", most, frames[len(frames)-1])
-	// The longest is that of a busy machine.
 	if most > 100 {
 		t.Errorf("nine of ten frames took %.0f ms at most, want 100", most)
 	}
