@@ -154,9 +154,9 @@ function LogIn({ error, done }) {
 }
 
 // Away says so while the API server does not answer. Views that ask nothing by themselves
-// would not notice.
+// would not notice, and useResources tells no errors.
 function Away() {
-  const { error } = usePoll((signal) => request("/version", { signal }), 5000);
+  const { error } = usePoll((signal) => Promise.all([request("/version", { signal }), resources()]), 5000);
   if (!error || !isAway(error)) return null;
   return html`<div class="failure" role="alert"><strong>The server is away</strong><span>${error instanceof TypeError ? "The console does not answer. If it has ended, run kelson console again." : error.message}</span></div>`;
 }

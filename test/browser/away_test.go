@@ -1,11 +1,16 @@
 package browser
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
+	"sync/atomic"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/apikeel/kelson/console"
 )
 
 // isAwaySaid is JavaScript for whether the page says that the server is away.
@@ -91,4 +96,51 @@ func TestViewsSayThatTheServerIsAway(t *testing.T) {
 	each("that the server is away", func(int) string { return isAwaySaid })
 	c.comeBack()
 	each("the view", back)
+}
+
+// discoveryAway is a transport that cannot connect for /api and /apis until isBack is set.
+type discoveryAway struct {
+	http.RoundTripper
+	isBack *atomic.Bool
+}
+
+func (d discoveryAway) RoundTrip(r *http.Request) (*http.Response, error) {
+	if !d.isBack.Load() && (r.URL.Path == "/api" || r.URL.Path == "/apis") {
+		return nil, errors.New("connection refused, says the test")
+	}
+	return d.RoundTripper.RoundTrip(r)
+}
+
+// TestFirstDiscoveryFails opens views that need discovery while it alone cannot be reached.
+func TestFirstDiscoveryFails(t *testing.T) {
+	t.Parallel()
+	s := server(t)
+	views := []struct {
+		address, key string // the key is pressed in the view
+		knows        string // when what discovery says is in the view
+	}{
+		{"/explorer", "", "document.querySelector('#explorer-paths option[value=\"/apis/apps/v1/deployments\"]')"},
+		{"/access?user=zoe&namespace=default", "", "document.querySelector('#access-resources option[value=\"deployments.apps\"]')"},
+		{"/time?tab=changes", "", "document.querySelector('select option[value=\"apps/deployments\"]')"},
+		{"/", "g", "document.querySelector('#palette-entries')?.innerText.includes('configmaps')"},
+	}
+	var isBack atomic.Bool
+	tabs := make([]*tab, len(views))
+	c := open(t, s.Config(), func(c *console.Config) { c.Transport = discoveryAway{c.Transport, &isBack} })
+	for i, view := range views {
+		tabs[i] = newTab(t)
+		tabs[i].logIn(c)
+		tabs[i].view(view.address)
+		if view.key != "" {
+			tabs[i].shortcut(view.key)
+		}
+		tabs[i].until(view.address+": that the server is away", isAwaySaid)
+		if eval[bool](tabs[i], "Boolean("+view.knows+")") {
+			t.Errorf("%s knows what discovery says, want that it cannot be reached", view.address)
+		}
+	}
+	isBack.Store(true)
+	for i, view := range views {
+		tabs[i].until(view.address+": what discovery says", "!("+isAwaySaid+") && !document.querySelector('.failure') && "+view.knows)
+	}
 }
