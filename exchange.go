@@ -34,6 +34,9 @@ type exchange struct {
 	lifetime lifetime
 	// entry is the seat of the request in flow control.
 	entry flow.Entry
+	// held is how many bytes of Memory.Clients the request holds, holder in whose name.
+	held   int64
+	holder string
 	// counted: shutdown waits for the request.
 	counted bool
 	// loopback: the request is from this process (loopback).

@@ -129,7 +129,7 @@ func (s *Server) prepareGroups() error {
 		backend = memory.New(memory.Options{})
 	}
 	mem := s.memory()
-	objects, err := store.Open(context.Background(), backend, store.Options{Logger: s.Logger, ValueBytes: mem.Values(), ObjectBytes: mem.Objects(), EncodingBytes: mem.Encodings()})
+	objects, err := store.Open(context.Background(), backend, store.Options{Logger: s.Logger}.Within(mem))
 	if err == nil {
 		s.Close = append(s.Close, func() error { objects.Close(); return nil })
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/apikeel/kelson/internal/newcomers"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
 )
@@ -34,6 +33,7 @@ func (s *Server) pipeline() []stage {
 		s.authenticate(), // the user
 		s.traced(),       // OpenTelemetry trace
 		s.audit(),        // audit log
+		s.holdMemory(),   // memory of connections, watches and others that last
 		s.impersonate(),  // Impersonate headers
 		s.middleware(),   // Server.Middleware
 		s.flowControl(),  // priority and fairness
@@ -170,13 +170,16 @@ func (s *Server) identify(x *exchange) bool {
 		return false
 	}
 	x.User = user
-	if user.Name == "system:anonymous" || slices.Contains(user.Groups, "system:unauthenticated") {
+	if x.isStranger() {
 		x.disconnect()
-	} else {
-		newcomers.Introduce(x.r.Context())
 	}
 	s.Strip(x.r.Header)
 	return true
+}
+
+// isStranger reports whether nobody knows the user of the request.
+func (x *exchange) isStranger() bool {
+	return x.User.Name == "system:anonymous" || slices.Contains(x.User.Groups, "system:unauthenticated")
 }
 
 // middleware is the stage of Server.Middleware; loopback requests skip it.

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/transport"
 	"k8s.io/streaming/pkg/httpstream"
 
@@ -28,6 +29,11 @@ const (
 	discoveryTimeout = 5 * time.Second
 	// bufferSize is the size in bytes of the copy buffer for bodies.
 	bufferSize = 32 << 10
+	// watchMemory is what a watch takes here: a copy buffer, and a stream of the connection
+	// to the backend.
+	watchMemory = 48 << 10
+	// retryHeld is after how many seconds a client may ask again that has too many watches.
+	retryHeld = 5
 
 	redirected = "the backend attempted to redirect this request, which is not permitted"
 )
@@ -57,6 +63,14 @@ func (b *backend) proxy(w http.ResponseWriter, r *http.Request) {
 	location := &url.URL{Scheme: "https", Host: target.Host, Path: r.URL.Path}
 	if r.URL.RawQuery != "" {
 		location.RawQuery = r.URL.Query().Encode()
+	}
+	if hold := b.server.Hold; hold != nil && req.Verb == request.Watch {
+		release := hold(&req.User, watchMemory)
+		if release == nil {
+			b.server.Fail(w, r, apierrors.NewTooManyRequests("too many watches, end some of them first", retryHeld))
+			return
+		}
+		defer release()
 	}
 	if httpstream.IsUpgradeRequest(r) {
 		b.upgrade(w, r, req, location)

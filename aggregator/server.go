@@ -36,6 +36,9 @@ type Config struct {
 	// Create, if it is not nil, creates the initial APIServices without going through
 	// HTTP.
 	Create func(ctx context.Context, service resource.Object) error
+	// Hold, if it is not nil, takes bytes of the memory that clients hold, in the name of a
+	// user. It returns a function that gives them back, or nil if there is no room.
+	Hold func(user *request.User, bytes int64) (release func())
 	// Dial connects to services; nil dials directly.
 	Dial egress.Dial
 	// Catalog returns what this process serves; Settled returns when that includes all

@@ -21,7 +21,7 @@ import (
 )
 
 // Memory is the memory that a server may use, in parts. The parts together are less than
-// the limit: the rest is for code, stacks, connections, the database and garbage.
+// the limit: the rest is for code, stacks, the database and garbage.
 type Memory struct {
 	limit int64
 	// Answers admits responses by what they hold while they are made and written, Bodies
@@ -30,6 +30,9 @@ type Memory struct {
 	// Unsent is for responses that are made and that their clients do not read: who gets a
 	// part of it does not hold up a request.
 	Unsent Allowance
+	// Clients is for what clients hold without a request that is worked on: connections,
+	// watches and other requests that last. What it gives is taken from Values.
+	Clients Shared
 
 	mu      sync.Mutex
 	holders []Holder
@@ -37,7 +40,8 @@ type Memory struct {
 
 // Holder is a part of the memory.
 type Holder struct {
-	// Name is for people and metrics: values, encodings, objects, answers, bodies, unsent.
+	// Name is for people and metrics: values, encodings, objects, answers, bodies, unsent,
+	// clients.
 	Name string
 	// Limit is how many bytes it may hold; Held returns how many it holds.
 	Limit int64
@@ -60,9 +64,11 @@ func New(limit int64) *Memory {
 	m.Answers.init(m.share(25))
 	m.Bodies.init(m.share(12))
 	m.Unsent.limit = m.share(6)
+	m.Clients.limit = m.share(30)
 	m.Report(Holder{"answers", m.Answers.limit, m.Answers.Held})
 	m.Report(Holder{"bodies", m.Bodies.limit, m.Bodies.Held})
 	m.Report(Holder{"unsent", m.Unsent.limit, m.Unsent.Held})
+	m.Report(Holder{"clients", m.Clients.limit, m.Clients.Held})
 	return m
 }
 
@@ -81,7 +87,8 @@ func (m *Memory) runtime() int64 { return max(m.limit-outside, m.limit/2) }
 // Limit returns how many bytes the server may use.
 func (m *Memory) Limit() int64 { return m.limit }
 
-// Values returns how many bytes of stored objects may be kept.
+// Values returns how many bytes of stored objects may be kept, less those that Clients has
+// given: see wire.ValueCache.Lent.
 func (m *Memory) Values() int64 { return m.share(30) }
 
 // Objects returns how many bytes may be kept to find, order and select objects. From half of

@@ -69,7 +69,7 @@ func (a *assembly) aggregation() error {
 		Services: a.resources.Follow(schema.GroupResource{Group: aggregator.Group, Resource: aggregator.Resource}),
 		Network:  a.resources.Follow(schema.GroupResource{Resource: "services"}, schema.GroupResource{Group: "discovery.k8s.io", Resource: "endpointslices"}),
 		Objects:  func(group, name string) resource.Lister { return a.resources.Objects(group, name).Cached() },
-		Loopback: a.outer.Loopback(loopbackUser()), Create: a.createService,
+		Loopback: a.outer.Loopback(loopbackUser()), Create: a.createService, Hold: a.outer.Hold,
 		Catalog: a.catalogs.get, Settled: a.custom.Sync, Routes: a.issuerRoutes(), CBOR: a.Gates.Enabled(features.CBOR), Certificate: certificate,
 		EndpointRouting: a.Aggregation.EndpointRouting, ForwardRedirects: a.Aggregation.ForwardRedirects, Resolve: a.Aggregation.Resolve,
 		Fail:   func(w http.ResponseWriter, r *http.Request, err error) { rest.WriteError(w, r, err, a.resources) },

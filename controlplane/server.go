@@ -143,7 +143,7 @@ func (c Config) assemble(ctx context.Context, backend storage.Backend, authority
 
 // storeOptions returns the options of every store of the server.
 func (a *assembly) storeOptions() store.Options {
-	return store.Options{Logger: a.Logger, Metrics: a.measured, ValueBytes: a.Memory.Values(), ObjectBytes: a.Memory.Objects(), EncodingBytes: a.Memory.Encodings()}
+	return store.Options{Logger: a.Logger, Metrics: a.measured}.Within(a.Memory)
 }
 
 // openStores opens the stores, and makes what reads and writes the objects in them.

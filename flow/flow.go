@@ -21,7 +21,6 @@ package flow
 import (
 	"context"
 	"net/http"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -34,9 +33,6 @@ const (
 	SchemaHeader = "X-Kubernetes-Pf-Flowschema-Uid"
 	LevelHeader  = "X-Kubernetes-Pf-Prioritylevel-Uid"
 )
-
-// masters is the group whose requests are never refused.
-const masters = "system:masters"
 
 // Limiter admits requests, or refuses them.
 type Limiter interface {
@@ -105,7 +101,7 @@ func (f *InFlight) Enter(_ context.Context, r *request.Request, _ string, e *Ent
 	if now > l.most {
 		l.now.Add(-1)
 		e.RetryAfter = 1
-		return slices.Contains(r.User.Groups, masters)
+		return r.User.IsAdministrator()
 	}
 	for peak := l.peak.Load(); now > peak && !l.peak.CompareAndSwap(peak, now); peak = l.peak.Load() {
 	}

@@ -449,7 +449,7 @@ func TestInFlight(t *testing.T) {
 		r    *request.Request
 		e    *Entry
 		want bool
-	}{{get("u", "users"), &first, true}, {get("u", "users"), &second, false}, {log, &watch, true}, {create, &write, true}, {get("a", masters), &admin, true}} {
+	}{{get("u", "users"), &first, true}, {get("u", "users"), &second, false}, {log, &watch, true}, {create, &write, true}, {get("a", request.Masters), &admin, true}} {
 		if got := f.Enter(t.Context(), tt.r, "", tt.e); got != tt.want {
 			t.Errorf("%s of %s: %v", tt.r.Verb, tt.r.User.Name, got)
 		}

@@ -221,7 +221,7 @@ func TestWatches(t *testing.T) {
 	watch := func(namespace, query string, n int) (entries []*Entry) {
 		for range n {
 			e := &Entry{}
-			r := &request.Request{Info: request.Info{IsResource: true, Verb: request.Watch, Resource: "pods", Namespace: namespace}, User: request.User{Groups: []string{masters}}}
+			r := &request.Request{Info: request.Info{IsResource: true, Verb: request.Watch, Resource: "pods", Namespace: namespace}, User: request.User{Groups: []string{request.Masters}}}
 			if !c.Enter(context.Background(), r, query, e) {
 				t.Fatal("refused")
 			}
@@ -274,7 +274,7 @@ func benchmark(b *testing.B, groups ...string) {
 
 // What an idle server pays for a request.
 func BenchmarkLimited(b *testing.B) { benchmark(b, "users", "system:authenticated") }
-func BenchmarkExempt(b *testing.B)  { benchmark(b, masters) }
+func BenchmarkExempt(b *testing.B)  { benchmark(b, request.Masters) }
 
 // A ratio counts every nanosecond for the bucket that it was in.
 func TestRatio(t *testing.T) {

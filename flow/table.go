@@ -241,7 +241,7 @@ func mandatorySchemas() map[string]*flowcontrol.FlowSchema {
 	}
 	exempt, rest := flowcontrol.FlowSchemaNameExempt, flowcontrol.FlowSchemaNameCatchAll
 	all := map[string]*flowcontrol.FlowSchema{
-		exempt: everything(exempt, flowcontrol.PriorityLevelConfigurationNameExempt, 1, masters),
+		exempt: everything(exempt, flowcontrol.PriorityLevelConfigurationNameExempt, 1, request.Masters),
 		rest:   everything(rest, flowcontrol.PriorityLevelConfigurationNameCatchAll, 10000, "system:unauthenticated", "system:authenticated"),
 	}
 	all[rest].Spec.DistinguisherMethod = &flowcontrol.FlowDistinguisherMethod{Type: flowcontrol.FlowDistinguisherMethodByUserType}

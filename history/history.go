@@ -20,7 +20,6 @@ import (
 	"fmt"
 	"math"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -114,11 +113,8 @@ func (p *Pages) hold(ctx context.Context, q *question, single bool) (release fun
 	if single {
 		bytes = pageFactor * objectBytes
 	}
-	return p.Memory.Answers.Acquire(ctx, bytes, slices.Contains(q.user.Groups, administrators))
+	return p.Memory.Answers.Acquire(ctx, bytes, q.user.IsAdministrator())
 }
-
-// administrators is the group in whose lane of the memory pages wait.
-const administrators = "system:masters"
 
 // question is what a request asks.
 type question struct {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/plugin"
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/internal/http2test"
@@ -119,6 +120,13 @@ func FeatureGates(gates map[string]bool) Option {
 // its feature gates and their defaults.
 func EmulatedVersion(version string) Option {
 	return func(s *settings) { s.features.EmulatedVersion = version }
+}
+
+// MemoryLimit bounds what the server keeps in memory, and what it lets clients hold, as the
+// flag --memory-limit does. The default is what the machine has. The Go runtime, which a
+// server shares with the test, is not bounded.
+func MemoryLimit(bytes int64) Option {
+	return Configure(func(c *controlplane.Config) { c.Memory = budget.New(bytes) })
 }
 
 // Configure changes what has no option here: everything that flags can say.

@@ -34,6 +34,13 @@ type User struct {
 	Extra  map[string][]string
 }
 
+// Masters is the group of administrators: they are allowed everything, flow control exempts
+// them, and a part of the memory is kept for them.
+const Masters = "system:masters"
+
+// IsAdministrator reports whether the user is in the group Masters.
+func (u *User) IsAdministrator() bool { return slices.Contains(u.Groups, Masters) }
+
 // Info is what a request asks for, parsed from its path and method.
 type Info struct {
 	// IsResource is true for resources below /api and /apis.

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"net/http"
-	"slices"
 	"time"
 
 	"github.com/apikeel/kelson/budget"
@@ -24,14 +23,6 @@ const (
 	// other requests wait for the memory that it holds.
 	impatience = 10 * time.Second
 )
-
-// administrators is the group of those whom flow control exempts, too.
-const administrators = "system:masters"
-
-// isAdministrator reports whether the request is in the lane of administrators.
-func (s *scope) isAdministrator() bool {
-	return slices.Contains(s.req.User.Groups, administrators)
-}
 
 // holdBody waits until the body of the request may be read. What it holds is given back
 // when the request has been answered.
@@ -79,7 +70,7 @@ func (s *scope) acquireAnswer(bytes int64) (release func(), err error) {
 
 // acquire waits at a gate, and records how long the request holds the memory.
 func (s *scope) acquire(gate *budget.Gate, bytes int64) (release func(), err error) {
-	giveBack, err := gate.Acquire(s.ctx(), bytes, s.isAdministrator())
+	giveBack, err := gate.Acquire(s.ctx(), bytes, s.req.User.IsAdministrator())
 	if err != nil {
 		return nil, err
 	}

@@ -63,6 +63,8 @@ type Options struct {
 	// than in memory (storage.ValueReader); 0 is no limit. Those that do not fit are
 	// read again.
 	ValueBytes int64
+	// ValuesLent, if it is not nil, returns how many of ValueBytes others hold at the moment.
+	ValuesLent func() int64
 	// ObjectBytes is how many bytes the objects may take that are in memory whether
 	// somebody reads them or not; 0 is no limit. When they do, creates are refused with
 	// storage.ErrNoSpace.
@@ -130,7 +132,7 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 	s.objects.limit = opts.ObjectBytes
 	s.made.Limit, s.made.Read = -1, s.readValue
 	if opts.ValueBytes > 0 && storage.HasValues(backend) {
-		s.values = &wire.ValueCache{Limit: opts.ValueBytes, Read: s.readValue, Scan: s.scanValues, Next: s.nextRecords, Near: !backend.Shared()}
+		s.values = &wire.ValueCache{Limit: opts.ValueBytes, Read: s.readValue, Scan: s.scanValues, Next: s.nextRecords, Lent: opts.ValuesLent, Near: !backend.Shared()}
 	}
 	position, err := backend.Revision(ctx)
 	if err != nil {

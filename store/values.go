@@ -102,6 +102,12 @@ func (s *Store) ValueBytes() (held, limit, reads int64) {
 	return s.values.Held(), s.values.Limit, s.values.Reads()
 }
 
+// Within returns the options with the bounds of a server's memory.
+func (o Options) Within(m *budget.Memory) Options {
+	o.ValueBytes, o.ValuesLent, o.ObjectBytes, o.EncodingBytes = m.Values(), m.Clients.Held, m.Objects(), m.Encodings()
+	return o
+}
+
 // Report adds what the caches hold to a server's memory.
 func (s *Store) Report(m *budget.Memory) {
 	if s.values != nil {

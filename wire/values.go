@@ -96,6 +96,8 @@ type ValueCache struct {
 	// returns the position behind them. The position of the first record follows that
 	// of the last; it is zero at the beginning.
 	Next func(after Position, n int, f func(*Record)) Position
+	// Lent, if it is not nil, returns how many bytes of Limit others hold at the moment.
+	Lent func() int64
 	// Near says that values are read from a disk of this machine, which costs little.
 	// Then only those are kept that are read again and again: what is loaded or read once
 	// is not, but for the first fewValues, and what nobody has read for idleFor is dropped.
@@ -116,13 +118,19 @@ const fewValues = 16 << 20
 // with before; less than one is none. A tenth of the limit stays.
 func (c *ValueCache) Yield(n int64) {
 	if c != nil {
-		c.yielded.Store(min(max(n, 0), c.Limit-c.Limit/10))
+		c.yielded.Store(max(n, 0))
 		c.Trim()
 	}
 }
 
 // limit is how many bytes may be in memory now.
-func (c *ValueCache) limit() int64 { return c.Limit - c.yielded.Load() }
+func (c *ValueCache) limit() int64 {
+	lent := c.yielded.Load()
+	if c.Lent != nil {
+		lent += c.Lent()
+	}
+	return c.Limit - min(lent, c.Limit-c.Limit/10)
+}
 
 // Close ends what goes on by itself. Values that are kept stay.
 func (c *ValueCache) Close() {

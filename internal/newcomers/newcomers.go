@@ -55,6 +55,7 @@ type newcomer struct {
 	all     *newcomers
 	element *list.Element // nil when it is not in the list; guarded by all.mu
 	known   atomic.Bool   // it has left the list
+	release func()        // what Introduce was given for the end; guarded by all.mu
 }
 
 // add puts a connection into the list, and closes the oldest if there are too many.
@@ -73,20 +74,30 @@ func (n *newcomers) add(conn net.Conn) *newcomer {
 	return c
 }
 
-// leave takes the connection out of the list.
-func (c *newcomer) leave() {
+// leave takes the connection out of the list, and reports whether it was in it. release is
+// for its end.
+func (c *newcomer) leave(release func()) bool {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()
-	if c.element != nil {
-		c.all.oldest.Remove(c.element)
-		c.element = nil
+	if c.element == nil {
+		return false
 	}
+	c.all.oldest.Remove(c.element)
+	c.element, c.release = nil, release
 	c.known.Store(true)
+	return true
 }
 
 // Close implements net.Conn.
 func (c *newcomer) Close() error {
-	c.leave()
+	c.leave(nil)
+	c.all.mu.Lock()
+	release := c.release
+	c.release = nil
+	c.all.mu.Unlock()
+	if release != nil {
+		release()
+	}
 	return c.Conn.Close()
 }
 
@@ -114,9 +125,21 @@ func WithConn(ctx context.Context, conn net.Conn) context.Context {
 	}
 }
 
-// Introduce must be called when a request on the connection has been authenticated.
-func Introduce(ctx context.Context) {
-	if c, ok := ctx.Value(connKey{}).(*newcomer); ok && !c.known.Load() {
-		c.leave()
+// Introduce must be called when a request on the connection has been authenticated. For the
+// first one it calls hold, and when the connection is closed the function that hold has
+// returned. If hold returns nil, the connection stays one of a client that is not known, and
+// Introduce returns false.
+func Introduce(ctx context.Context, hold func() (release func())) bool {
+	c, ok := ctx.Value(connKey{}).(*newcomer)
+	if !ok || c.known.Load() {
+		return true
 	}
+	release := hold()
+	if release == nil {
+		return false
+	}
+	if !c.leave(release) {
+		release() // another request was quicker, or the connection is closed
+	}
+	return true
 }

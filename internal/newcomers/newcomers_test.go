@@ -29,7 +29,14 @@ func TestNewcomersAreBounded(t *testing.T) {
 		return client, conn.(*newcomer)
 	}
 	known, server := connect()
-	Introduce(WithConn(t.Context(), server))
+	held := 0
+	hold := func() func() { held++; return func() { held-- } }
+	for range 2 {
+		if !Introduce(WithConn(t.Context(), server), hold) || held != 1 {
+			t.Fatalf("a client is known: held %d times, want once", held)
+		}
+	}
+	knownServer := server
 	oldest, _ := connect()
 	closed, server := connect()
 	_ = server.Close()
@@ -53,6 +60,19 @@ func TestNewcomersAreBounded(t *testing.T) {
 		t.Errorf("a known client: %v", err)
 	}
 	_ = closed
+	_, stranger := connect()
+	if Introduce(WithConn(t.Context(), stranger), func() func() { return nil }) || stranger.known.Load() {
+		t.Error("a client for whom there is no room is known, want that it is not")
+	}
+	_, _ = knownServer.Close(), knownServer.Close()
+	if held != 0 {
+		t.Errorf("after the end: held %d times, want none", held)
+	}
+	_ = stranger.Close()
+	if Introduce(WithConn(t.Context(), stranger), hold); held != 0 {
+		t.Errorf("on a closed connection: held %d times, want none", held)
+	}
+	connect()
 	if n := bounded.(listener).all.oldest.Len(); n != 3 {
 		t.Errorf("%d connections are counted, want 3", n)
 	}

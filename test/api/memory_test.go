@@ -1,0 +1,132 @@
+package api
+
+import (
+	"context"
+	"crypto/tls"
+	"io"
+	"net/http"
+	"testing"
+
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/apikeel/kelson/internal/polltest"
+	"github.com/apikeel/kelson/kelsontest"
+)
+
+// openWatches opens watches as a user until the server refuses one, and returns a function
+// that ends one of them. It returns how many were opened.
+func openWatches(t *testing.T, config *rest.Config, most int) (n int, end func()) {
+	t.Helper()
+	c, err := rest.HTTPClientFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var cancels []context.CancelFunc
+	for n < most {
+		ctx, cancel := context.WithCancel(t.Context())
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, config.Host+"/api/v1/configmaps?watch=1", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cancel(); resp.Body.Close() })
+		if resp.StatusCode == http.StatusTooManyRequests {
+			if resp.Header.Get("Retry-After") == "" {
+				t.Error("a watch was refused without Retry-After")
+			}
+			break
+		}
+		if resp.StatusCode != http.StatusOK {
+			t.Fatalf("watch %d: %s", n, resp.Status)
+		}
+		n++
+		cancels = append(cancels, cancel)
+	}
+	return n, func() {
+		cancels[len(cancels)-1]()
+		cancels = cancels[:len(cancels)-1]
+	}
+}
+
+// TestWatchesAreBounded: a user who opens watches without end is refused when they take their
+// part of the memory. Others have room, and the user has it again when a watch ends.
+func TestWatchesAreBounded(t *testing.T) {
+	t.Parallel()
+	s := kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.MemoryLimit(128<<20))
+	const viewers = "viewers"
+	greedy, other := s.User("greedy", viewers), s.User("other", viewers)
+	rights := client(t, s).RbacV1()
+	if _, err := rights.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: viewers},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"watch"}, APIGroups: []string{""}, Resources: []string{"configmaps"}}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rights.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: viewers},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: viewers},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: viewers}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	n, end := openWatches(t, greedy, 2000)
+	if n < 300 || n >= 2000 {
+		t.Fatalf("%d watches were opened, want some hundreds", n)
+	}
+	if got, _ := openWatches(t, other, 10); got != 10 {
+		t.Errorf("another user: %d watches were opened, want 10", got)
+	}
+	if got, _ := openWatches(t, s.Config(), 20); got != 20 {
+		t.Errorf("an administrator: %d watches were opened, want 20", got)
+	}
+	for range 40 { // more than the others have
+		end()
+	}
+	polltest.Until(t, "room for a watch", func() bool {
+		got, _ := openWatches(t, greedy, 1)
+		return got == 1
+	})
+}
+
+// TestConnectionsAreBounded: a user who opens connections without end, and may do nothing, is
+// refused, and others are not.
+func TestConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.MemoryLimit(128<<20))
+	get := func(config *rest.Config) (status int) {
+		settings, err := rest.TLSConfigFor(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		transport := &http.Transport{TLSClientConfig: settings, TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{}}
+		t.Cleanup(transport.CloseIdleConnections)
+		resp, err := (&http.Client{Transport: transport}).Get(config.Host + "/api/v1/secrets")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	nobody := s.User("nobody")
+	n := 0
+	for status := http.StatusForbidden; status == http.StatusForbidden && n < 2000; n++ {
+		if status = get(nobody); status != http.StatusForbidden && status != http.StatusTooManyRequests {
+			t.Fatalf("connection %d: got %d", n, status)
+		}
+	}
+	if n < 200 || n >= 2000 {
+		t.Errorf("%d connections were opened, want some hundreds", n)
+	}
+	if got := get(s.User("other")); got != http.StatusForbidden {
+		t.Errorf("another user: got %d, want 403", got)
+	}
+	if got := get(s.Config()); got != http.StatusOK {
+		t.Errorf("an administrator: got %d, want 200", got)
+	}
+}
