@@ -113,6 +113,7 @@ func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Objec
 	s.req.Name = obj.GetName()
 	if st.PrepareCreate != nil {
 		st.PrepareCreate(s.ctx(), obj)
+		s.req.Name = obj.GetName() // of a LimitRange without a name
 	}
 	if st.Begin != nil {
 		end, err := st.Begin(s.ctx(), obj, nil)
