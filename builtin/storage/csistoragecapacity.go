@@ -29,6 +29,7 @@ func CSIStorageCapacities() resource.Definition {
 		StorageKey: "csistoragecapacities",
 		Versions:   append([]resource.Version{resource.VersionOf[storagev1.CSIStorageCapacity, storagev1.CSIStorageCapacityList]("v1", nil)}, oldCSIStorageCapacities()...),
 		Strategy: resource.Rules[*storagev1.CSIStorageCapacity]{
+			NameOnUpdate:   true,
 			RequireVersion: true,
 			Validate: func(_ context.Context, c *storagev1.CSIStorageCapacity) field.ErrorList {
 				return validateCapacity(c, metavalidation.LabelSelectorValidationOptions{})
