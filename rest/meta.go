@@ -165,7 +165,7 @@ func (m quickMeta) GetManagedFields() []metav1.ManagedFieldsEntry {
 func (s *scope) validateNew(obj resource.Object) error {
 	var errs field.ErrorList
 	if !s.strategy().JudgesMetadata {
-		errs = apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, s.def.Namespaced, s.validateName(), field.NewPath("metadata"))
+		errs = dropRepeated(apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, s.def.Namespaced, s.validateName(), field.NewPath("metadata")), map[string]bool{})
 	}
 	if f := s.strategy().Validate; f != nil {
 		errs = append(errs, f(s.ctx(), obj)...)

@@ -31,20 +31,22 @@ func (s *scope) validateMetaChange(obj, old resource.Object) (errs, names field.
 		return slices.Concat(alone, changed, changed), nil
 	}
 	seen := map[string]bool{}
-	first := func(errs field.ErrorList) (out field.ErrorList) {
-		for _, err := range errs {
-			if text := err.Error(); !seen[text] {
-				seen[text] = true
-				out = append(out, err)
-			}
-		}
-		return out
-	}
-	errs = first(append(alone, changed...))
+	errs = dropRepeated(append(alone, changed...), seen)
 	if s.strategy().NameOnUpdate {
-		names = first(apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, s.def.Namespaced, s.validateName(), path))
+		names = dropRepeated(apivalidation.ValidateObjectMetaAccessor(quickMeta{obj}, s.def.Namespaced, s.validateName(), path), seen)
 	}
 	return errs, names
+}
+
+// dropRepeated drops errors whose text is in seen, and adds the text of the others to it.
+func dropRepeated(errs field.ErrorList, seen map[string]bool) (out field.ErrorList) {
+	for _, err := range errs {
+		if text := err.Error(); !seen[text] {
+			seen[text] = true
+			out = append(out, err)
+		}
+	}
+	return out
 }
 
 // insertNames puts what is wrong with names into what else is: behind what a kind says
