@@ -53,8 +53,8 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 		bad(e)
 		return n
 	}
-	o.limit = number("limit")
 	o.timeout = time.Duration(number("timeoutSeconds")) * time.Second
+	o.limit = number("limit")
 	o.continueToken = q.Get("continue")
 	o.revisionText = q.Get("resourceVersion")
 	o.match = metav1.ResourceVersionMatch(q.Get("resourceVersionMatch"))
