@@ -277,6 +277,7 @@ func (c *custom) validate(ctx context.Context, obj, old resource.Object, statusO
 func judgeMeta(obj resource.Object) field.ErrorList {
 	path := field.NewPath("metadata")
 	errs := apivalidation.ValidateAnnotations(obj.GetAnnotations(), path.Child("annotations"))
+	errs = append(errs, apivalidation.ValidateOwnerReferences(obj.GetOwnerReferences(), path.Child("ownerReferences"))...)
 	if obj.GetName() == "" {
 		errs = append(errs, field.Required(path.Child("name"), ""))
 	}
