@@ -228,6 +228,9 @@ func (s *scope) patchedMap(obj *unstructured.Unstructured, gvk schema.GroupVersi
 	}
 	switch {
 	case got.Version == "":
+		if err := s.checkBodyName(obj); err != nil {
+			return nil, err
+		}
 		return nil, apierrors.NewInternalError(errNoVersion())
 	case got != gvk && s.sub == nil:
 		return nil, errOtherKind(got, gvk, obj.GetName())
