@@ -343,6 +343,9 @@ func TestFieldsGoWithTheirGates(t *testing.T) {
 		}), inPod(func(s *corev1.PodSpec) bool { return s.Containers[0].Env[0].ValueFrom.FileKeyRef != nil })},
 		{"ContainerRestartRules", "1.34", "", "pods", pod(func(s *corev1.PodSpec) { s.Containers[0].RestartPolicy = new(corev1.ContainerRestartPolicyNever) }),
 			inPod(func(s *corev1.PodSpec) bool { return s.Containers[0].RestartPolicy != nil })},
+		{"ContainerRestartRules", "1.34", "", "pods", pod(func(s *corev1.PodSpec) {
+			s.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{RestartPolicy: new(corev1.ContainerRestartPolicyNever)}}}
+		}), inPod(func(s *corev1.PodSpec) bool { return s.EphemeralContainers[0].RestartPolicy != nil })},
 		{"ImageVolume", "1.34", "", "pods", pod(func(s *corev1.PodSpec) {
 			s.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{Image: &corev1.ImageVolumeSource{Reference: "i"}}}}
 			s.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/v"}}

@@ -129,6 +129,10 @@ func gatedSpec() []gated[corev1.PodSpec] {
 				c := &s.Containers[i]
 				visit(c.RestartPolicy != nil, func() { c.RestartPolicy = nil })
 			}
+			for i := range s.EphemeralContainers {
+				c := &s.EphemeralContainers[i]
+				visit(c.RestartPolicy != nil, func() { c.RestartPolicy = nil })
+			}
 		}},
 		{"HostnameOverride", func(s *corev1.PodSpec, visit func(bool, func())) {
 			visit(s.HostnameOverride != nil, func() { s.HostnameOverride = nil })
