@@ -338,7 +338,15 @@ func (s *claimRules) validateDevices(request string, list []resourcev1.DeviceSel
 			errs = append(errs, field.Invalid(path.Child("count"), count, "must be greater than zero"))
 		}
 	}
-	errs = append(errs, oneOf(mode, path.Child("allocationMode"), resourcev1.DeviceAllocationModeAll, resourcev1.DeviceAllocationModeExactCount)...)
+	// Only v1beta1 leaves the mode empty, of a request without a device class. No declared rule
+	// requires it.
+	modes := []resourcev1.DeviceAllocationMode{resourcev1.DeviceAllocationModeAll, resourcev1.DeviceAllocationModeExactCount}
+	switch at := path.Child("allocationMode"); {
+	case mode != "":
+		errs = append(errs, oneOf(mode, at, modes...)...)
+	case !declared:
+		errs = append(errs, field.NotSupported(at, mode, modes))
+	}
 	errs = append(errs, each(tolerations, -1, path.Child("tolerations"), judge)...)
 	return append(errs, each(derived, resourcev1.DeviceDerivedAttributesMaxSize, path.Child("derivedAttributes"), func(a *resourcev1.DeviceDerivedAttribute, path *field.Path) field.ErrorList {
 		errs := requiredFormat(validate.ResourceFullyQualifiedName, a.Name, path.Child("name"))
