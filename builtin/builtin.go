@@ -147,7 +147,8 @@ func once(_ resource.Object, errs field.ErrorList) field.ErrorList {
 	var out field.ErrorList
 	seen := map[string]bool{}
 	for _, err := range errs {
-		if text := err.Error(); !seen[text] {
+		// A rule that is declared in beta has two forms, of which one is dropped later.
+		if text := err.Origin + " " + err.Error(); !seen[text] {
 			seen[text] = true
 			out = append(out, err)
 		}

@@ -314,9 +314,9 @@ func (w *world) write(ctx context.Context, d resource.Definition, info request.I
 	default:
 		errs = append(apivalidation.ValidateObjectMetaAccessorUpdate(obj, old, meta), strategy.Validate(ctx, obj)...)
 	}
-	if len(errs) > 0 {
+	if errs = resource.DeclaredLast(errs); len(errs) > 0 {
 		end(resource.NotWritten)
-		return apierrors.NewInvalid(schema.GroupKind{Group: d.Group, Kind: d.Kind}, obj.GetName(), resource.DeclaredLast(errs))
+		return apierrors.NewInvalid(schema.GroupKind{Group: d.Group, Kind: d.Kind}, obj.GetName(), errs)
 	}
 	if strategy.Warnings != nil {
 		for _, text := range strategy.Warnings(ctx, obj, old) {

@@ -42,3 +42,46 @@ func TestDeclaredLast(t *testing.T) {
 		})
 	}
 }
+
+// TestBetaRulesGiveWayToHandWrittenOnes: what is declared in beta is reported by one of its
+// two forms, by the declared one last.
+func TestBetaRulesGiveWayToHandWrittenOnes(t *testing.T) {
+	errs := func() field.ErrorList {
+		spec := field.NewPath("spec")
+		list := BetaInstead(field.ErrorList{field.Required(spec.Child("verbs"), "")}, field.ErrorList{field.Required(spec.Child("verbs"), "at least one")})
+		list = append(list, DeclaredBeta(field.Required(spec.Child("name"), ""))...)
+		list = append(list, BetaInstead(nil, field.ErrorList{field.Required(spec.Child("only"), "by hand")})...)
+		list = append(list, Declared(field.Required(spec.Child("new"), ""))...)
+		list = append(list, DeclaredBeta(field.Required(field.NewPath("frozen", "part"), ""))...)
+		list = append(list, ImmutableValue(field.NewPath("frozen"), "x")...)
+		return append(list, field.Required(spec.Child("last"), ""))
+	}
+	for _, test := range []struct {
+		beta bool
+		want []string
+	}{
+		{true, []string{
+			"spec.only: Required value: by hand", "frozen.part: Required value", "spec.last: Required value",
+			"spec.verbs: Required value", "spec.name: Required value", "spec.new: Required value", "frozen: Invalid value: null: field is immutable",
+		}},
+		{false, []string{
+			"spec.verbs: Required value: at least one", "spec.name: Required value", "spec.only: Required value: by hand",
+			"frozen.part: Required value", `frozen: Invalid value: "x": field is immutable`, "spec.last: Required value", "spec.new: Required value",
+		}},
+	} {
+		list := errs()
+		if !test.beta {
+			list = dropBeta(list)
+		}
+		var got []string
+		for _, err := range DeclaredLast(list) {
+			got = append(got, err.Error())
+			if err.Origin != "" {
+				t.Errorf("beta %t: %v is still marked", test.beta, err)
+			}
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("beta %t: got %q, want %q", test.beta, got, test.want)
+		}
+	}
+}

@@ -64,7 +64,8 @@ func ServedWith(groups []Group, gates features.Gates) []Group {
 }
 
 // obeyGates wraps the functions of a strategy: they find the gates in their context,
-// and PrepareCreate and PrepareUpdate drop fields, those whose gates are disabled.
+// PrepareCreate and PrepareUpdate drop fields, those whose gates are disabled, and
+// validation is hand-written where rules are declared in beta and BetaRules is disabled.
 func obeyGates(s *Strategy, gates features.Gates, fields [][]fieldPath) {
 	create, update := s.PrepareCreate, s.PrepareUpdate
 	if len(fields) > 0 {
@@ -86,6 +87,13 @@ func obeyGates(s *Strategy, gates features.Gates, fields [][]fieldPath) {
 	if gates.AreDefault() {
 		return // a context without gates has the default ones
 	}
+	byBetaRules := gates.Enabled(BetaRules)
+	choose := func(errs field.ErrorList) field.ErrorList {
+		if byBetaRules {
+			return errs
+		}
+		return dropBeta(errs)
+	}
 	if f := s.PrepareCreate; f != nil {
 		s.PrepareCreate = func(ctx context.Context, obj Object) { f(features.With(ctx, gates), obj) }
 	}
@@ -98,11 +106,13 @@ func obeyGates(s *Strategy, gates features.Gates, fields [][]fieldPath) {
 		}
 	}
 	if f := s.Validate; f != nil {
-		s.Validate = func(ctx context.Context, obj Object) field.ErrorList { return f(features.With(ctx, gates), obj) }
+		s.Validate = func(ctx context.Context, obj Object) field.ErrorList {
+			return choose(f(features.With(ctx, gates), obj))
+		}
 	}
 	if f := s.ValidateUpdate; f != nil {
 		s.ValidateUpdate = func(ctx context.Context, obj, old Object) field.ErrorList {
-			return f(features.With(ctx, gates), obj, old)
+			return choose(f(features.With(ctx, gates), obj, old))
 		}
 	}
 	if f := s.Warnings; f != nil {

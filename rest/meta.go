@@ -176,7 +176,7 @@ func (s *scope) validateNew(obj resource.Object) error {
 	} else if len(errs) == 0 {
 		errs = validateSegments(obj)
 	}
-	if len(errs) > 0 {
+	if errs = resource.DeclaredLast(errs); len(errs) > 0 {
 		return s.invalid(obj, errs)
 	}
 	s.warn(obj, nil)
@@ -195,7 +195,7 @@ func (s *scope) validateChange(obj, old resource.Object) error {
 	default:
 		errs = append(errs, names...)
 	}
-	if len(errs) > 0 {
+	if errs = resource.DeclaredLast(errs); len(errs) > 0 {
 		return s.invalid(obj, errs)
 	}
 	s.warn(obj, old)
@@ -204,7 +204,7 @@ func (s *scope) validateChange(obj, old resource.Object) error {
 
 // invalid returns the Invalid error for an object that fails validation.
 func (s *scope) invalid(obj resource.Object, errs field.ErrorList) error {
-	return apierrors.NewInvalid(s.groupKind(), obj.GetName(), resource.DeclaredLast(errs))
+	return apierrors.NewInvalid(s.groupKind(), obj.GetName(), errs)
 }
 
 func (s *scope) warn(obj, old resource.Object) {

@@ -19,8 +19,8 @@ func ValidatingPolicyBindings(cfg Config) resource.Definition {
 	judge := func(ctx context.Context, b, _ *binding) field.ErrorList {
 		path := field.NewPath("spec")
 		errs := validateBinding(b.Spec.PolicyName, b.Spec.ParamRef, b.Spec.MatchResources, path)
-		if b.Spec.PolicyName == "" {
-			resource.Declared(errs[0]) // a declared rule only for validating bindings
+		if b.Spec.PolicyName == "" { // a declared rule only for validating bindings
+			errs = append(resource.DeclaredBeta(errs[0]), errs[1:]...)
 		}
 		errs = append(errs, validateActions(b.Spec.ValidationActions, path.Child("validationActions"))...)
 		return mayReadParams(ctx, cfg, b, b.Spec.ParamRef != nil, "paramRef", errs)
@@ -109,7 +109,7 @@ func validateActions(actions []admissionv1.ValidationAction, path *field.Path) f
 		errs = append(errs, field.Invalid(path, actions, "must not contain both Deny and Warn (repeating the same validation failure information in the API response and headers serves no purpose)"))
 	}
 	if len(actions) == 0 {
-		errs = append(errs, resource.Declared(field.Required(path, ""))...)
+		errs = append(errs, resource.BetaInstead(field.ErrorList{field.Required(path, "")}, field.ErrorList{field.Required(path, "at least one validation action is required")})...)
 	}
 	return errs
 }

@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+
+	kelsonresource "github.com/apikeel/kelson/resource"
 )
 
 func newAutoscaler(change func(*autoscalingv2.HorizontalPodAutoscaler)) *autoscalingv2.HorizontalPodAutoscaler {
@@ -89,8 +91,8 @@ func TestValidation(t *testing.T) {
 	}{
 		"valid": {everything, nil},
 		"limits": {func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.MaxReplicas = 0 }, []string{
-			"spec.maxReplicas: Required value",
 			"spec.maxReplicas: Invalid value: 0: must be greater than or equal to `minReplicas`",
+			"spec.maxReplicas: Required value",
 		}},
 		"to zero": {func(h *autoscalingv2.HorizontalPodAutoscaler) { h.Spec.MinReplicas = ptr.To[int32](0) }, []string{
 			"spec.metrics: Forbidden: must specify at least one Object or External metric to support scaling to zero replicas",
@@ -109,7 +111,7 @@ func TestValidation(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			for _, e := range s.Validate(context.Background(), newAutoscaler(test.change)) {
+			for _, e := range kelsonresource.DeclaredLast(s.Validate(context.Background(), newAutoscaler(test.change))) {
 				got = append(got, e.Error())
 			}
 			if !slices.Equal(got, test.want) {

@@ -31,14 +31,14 @@ func validateSpec(ctx context.Context, spec, old *autoscalingv2.HorizontalPodAut
 	least, at := spec.MinReplicas, path.Child("maxReplicas")
 	toZero := features.From(ctx).Enabled("HPAScaleToZero") || old != nil && old.MinReplicas != nil && *old.MinReplicas == 0
 	if least != nil && !toZero && *least < 1 {
-		errs = resource.Declared(field.Invalid(path.Child("minReplicas"), *least, "must be greater than or equal to 1"))
+		errs = resource.DeclaredBeta(field.Invalid(path.Child("minReplicas"), *least, "must be greater than or equal to 1"))
 	} else if least != nil {
-		errs = resource.Declared(apivalidation.ValidateNonnegativeField(int64(*least), path.Child("minReplicas"))...)
+		errs = resource.DeclaredBeta(apivalidation.ValidateNonnegativeField(int64(*least), path.Child("minReplicas"))...)
 	}
 	if spec.MaxReplicas == 0 {
-		errs = append(errs, resource.Declared(field.Required(at, ""))...)
+		errs = append(errs, resource.BetaInstead(field.ErrorList{field.Required(at, "")}, field.ErrorList{field.Required(at, "must be set and greater than 0")})...)
 	} else if spec.MaxReplicas < 0 {
-		errs = append(errs, resource.Declared(field.Invalid(at, spec.MaxReplicas, "must be greater than or equal to 1"))...)
+		errs = append(errs, resource.DeclaredBeta(field.Invalid(at, spec.MaxReplicas, "must be greater than or equal to 1"))...)
 	}
 	if least != nil && spec.MaxReplicas < *least {
 		errs = append(errs, field.Invalid(at, spec.MaxReplicas, "must be greater than or equal to `minReplicas`"))

@@ -131,7 +131,7 @@ func defaultCronJob(c *batchv1.CronJob) {
 func validateCronJob(ctx context.Context, spec, old *batchv1.CronJobSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if at := path.Child("schedule"); spec.Schedule == "" {
-		errs = resource.Declared(field.Required(at, ""))
+		errs = resource.DeclaredBeta(field.Required(at, ""))
 	} else {
 		if err := parseSchedule(spec.Schedule); err != nil {
 			errs = append(errs, field.Invalid(at, spec.Schedule, err.Error()))

@@ -394,6 +394,12 @@ func validateRequestConditions(r, old *signingRequest) field.ErrorList {
 		} else if !slices.Contains(states, c.Status) {
 			errs = append(errs, field.NotSupported(path.Index(i).Child("status"), c.Status, states))
 		}
+		other := map[certificatesv1.RequestConditionType]certificatesv1.RequestConditionType{
+			certificatesv1.CertificateApproved: certificatesv1.CertificateDenied, certificatesv1.CertificateDenied: certificatesv1.CertificateApproved,
+		}[c.Type]
+		if other != "" && seen[other] && !allowBoth {
+			errs = append(errs, resource.HandWritten(field.Invalid(path, c.Type, "Approved and Denied conditions are mutually exclusive"))...)
+		}
 		if seen[c.Type] && !allowDuplicate {
 			errs = append(errs, field.Duplicate(path.Index(i).Child("type"), c.Type))
 		}
@@ -401,7 +407,7 @@ func validateRequestConditions(r, old *signingRequest) field.ErrorList {
 	}
 	if !allowBoth && seen[certificatesv1.CertificateApproved] && seen[certificatesv1.CertificateDenied] {
 		const approved, denied = `conditions[{"type": "Approved"}]`, `conditions[{"type": "Denied"}]`
-		errs = append(errs, field.Invalid(path, "{"+approved+", "+denied+"}", "must specify at most one of: `"+approved+"`, `"+denied+"`"))
+		errs = append(errs, resource.BetaOnly(field.Invalid(path, "{"+approved+", "+denied+"}", "must specify at most one of: `"+approved+"`, `"+denied+"`"))...)
 	}
 	return errs
 }

@@ -123,11 +123,15 @@ func controllerChanged(rc, old *corev1.ReplicationController) bool {
 func validateController(ctx context.Context, rc *corev1.ReplicationController, old *corev1.PodTemplateSpec) field.ErrorList {
 	var e rules.Errors
 	spec, p := &rc.Spec, field.NewPath("spec")
-	e.Add(resource.Declared(apivalidation.ValidateNonnegativeField(int64(ptr.Deref(spec.Replicas, 0)), p.Child("replicas"))...)...)
-	e.Add(resource.Declared(apivalidation.ValidateNonnegativeField(int64(spec.MinReadySeconds), p.Child("minReadySeconds"))...)...)
+	replicas := func() field.ErrorList {
+		return apivalidation.ValidateNonnegativeField(int64(ptr.Deref(spec.Replicas, 0)), p.Child("replicas"))
+	}
+	e.Add(resource.BetaOnly(replicas()...)...)
+	e.Add(resource.DeclaredBeta(apivalidation.ValidateNonnegativeField(int64(spec.MinReadySeconds), p.Child("minReadySeconds"))...)...)
 	if len(spec.Selector) == 0 {
 		e.Required(p.Child("selector"), "")
 	}
+	e.Add(resource.HandWritten(replicas()...)...)
 	t, tp := spec.Template, p.Child("template")
 	if t == nil {
 		e.Required(tp, "")

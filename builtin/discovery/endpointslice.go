@@ -162,17 +162,22 @@ func validateSlice(ctx context.Context, s, old *discoveryv1.EndpointSlice) field
 	path := field.NewPath("addressType")
 	known := []discoveryv1.AddressType{discoveryv1.AddressTypeFQDN, discoveryv1.AddressTypeIPv4, discoveryv1.AddressTypeIPv6}
 	if s.AddressType == "" {
-		errs = resource.Declared(field.Required(path, ""))
+		errs = resource.DeclaredBeta(field.Required(path, ""))
 	} else if !slices.Contains(known, s.AddressType) {
-		errs = resource.Declared(field.NotSupported(path, s.AddressType, known))
+		errs = resource.DeclaredBeta(field.NotSupported(path, s.AddressType, known))
 	}
+	var immutable field.ErrorList // the hand-written form and the declared one
 	if old != nil && s.AddressType != old.AddressType {
-		errs = append(errs, resource.Immutable(path)...)
+		immutable = resource.ImmutableValue(path, s.AddressType)
+		errs = append(errs, immutable[1])
 	}
 	errs = append(errs, validatePorts(s.Ports, field.NewPath("ports"))...)
 	bad := validateEndpoints(ctx, s.Endpoints, s.AddressType, field.NewPath("endpoints"))
 	if len(bad) > 0 && (old == nil || !equality.Semantic.DeepEqual(s.Endpoints, old.Endpoints)) {
 		errs = append(errs, bad...)
+	}
+	if immutable != nil {
+		errs = append(errs, immutable[0])
 	}
 	return errs
 }
@@ -214,9 +219,10 @@ func validateEndpoints(ctx context.Context, endpoints []discoveryv1.Endpoint, ki
 		e, at := &endpoints[i], path.Index(i)
 		addresses := at.Child("addresses")
 		if n := len(e.Addresses); n == 0 {
-			errs = append(errs, resource.Declared(field.Required(addresses, ""))...)
+			errs = append(errs, resource.BetaInstead(
+				field.ErrorList{field.Required(addresses, "")}, field.ErrorList{field.Required(addresses, "must contain at least 1 address")})...)
 		} else if n > maxAddresses {
-			errs = append(errs, resource.Declared(field.TooMany(addresses, n, maxAddresses))...)
+			errs = append(errs, resource.DeclaredBeta(field.TooMany(addresses, n, maxAddresses))...)
 		}
 		for j, address := range e.Addresses {
 			errs = append(errs, validateAddress(ctx, address, kind, addresses, j)...)

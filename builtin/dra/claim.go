@@ -240,10 +240,9 @@ func (n requestNames) validateRef(ref string, path *field.Path) field.ErrorList 
 }
 
 func (n requestNames) validateRefs(refs []string, path *field.Path) field.ErrorList {
-	errs := each(refs, resourcev1.DeviceRequestsMaxSize, path, func(ref *string, path *field.Path) field.ErrorList {
+	return eachUnique(refs, resourcev1.DeviceRequestsMaxSize, path, itself, func(ref *string, path *field.Path) field.ErrorList {
 		return n.validateRef(*ref, path)
 	})
-	return append(errs, unique(refs, resourcev1.DeviceRequestsMaxSize, path, itself, nil)...)
 }
 
 // claimRules validates one claim.
@@ -260,15 +259,14 @@ func (s *Selectors) validateClaim(ctx context.Context, spec *resourcev1.Resource
 	d, path := &spec.Devices, path.Child("devices")
 	names := namesOf(d)
 	r := &claimRules{deviceExpressions: s.expressions(ctx), constrained: attributesOf(d.Constraints)}
-	errs := unique(d.Requests, resourcev1.DeviceRequestsMaxSize, path.Child("requests"), func(r *resourcev1.DeviceRequest) string { return r.Name }, nil)
-	errs = append(errs, each(d.Requests, resourcev1.DeviceRequestsMaxSize, path.Child("requests"), r.validateRequest)...)
+	errs := eachUnique(d.Requests, resourcev1.DeviceRequestsMaxSize, path.Child("requests"), func(r *resourcev1.DeviceRequest) string { return r.Name }, r.validateRequest)
 	errs = append(errs, each(d.Constraints, resourcev1.DeviceConstraintsMaxSize, path.Child("constraints"), func(c *resourcev1.DeviceConstraint, path *field.Path) field.ErrorList {
 		errs := names.validateRefs(c.Requests, path.Child("requests"))
 		if c.MatchAttribute != nil {
-			errs = append(errs, checkFormat(validate.ResourceFullyQualifiedName, *c.MatchAttribute, path.Child("matchAttribute"))...)
+			errs = append(errs, betaFormat(validate.ResourceFullyQualifiedName, validateFullyQualified, *c.MatchAttribute, path.Child("matchAttribute"))...)
 		}
 		if c.DistinctAttribute != nil {
-			errs = append(errs, checkFormat(validate.ResourceFullyQualifiedName, *c.DistinctAttribute, path.Child("distinctAttribute"))...)
+			errs = append(errs, betaFormat(validate.ResourceFullyQualifiedName, validateFullyQualified, *c.DistinctAttribute, path.Child("distinctAttribute"))...)
 		}
 		if c.MatchAttribute == nil && c.DistinctAttribute == nil && !r.fields.multiple {
 			errs = append(errs, field.Required(path.Child("matchAttribute"), ""))
@@ -309,12 +307,13 @@ func (s *claimRules) validateRequest(r *resourcev1.DeviceRequest, path *field.Pa
 	}
 	path = path.Child("firstAvailable")
 	const limit = resourcev1.FirstAvailableDeviceRequestMaxSize
-	errs = append(errs, unique(r.FirstAvailable, limit, path, func(a *resourcev1.DeviceSubRequest) string { return a.Name }, nil)...)
-	return append(errs, each(r.FirstAvailable, limit, path, func(a *resourcev1.DeviceSubRequest, path *field.Path) field.ErrorList {
-		errs := requiredFormat(validate.LongName, a.DeviceClassName, path.Child("deviceClassName"))
+	key := func(a *resourcev1.DeviceSubRequest) string { return a.Name }
+	return append(errs, eachUnique(r.FirstAvailable, limit, path, key, func(a *resourcev1.DeviceSubRequest, path *field.Path) field.ErrorList {
+		var errs field.ErrorList
 		if !both {
-			errs = append(errs, validateLabelName(a.Name, path.Child("name"))...)
+			errs = validateLabelName(a.Name, path.Child("name"))
 		}
+		errs = append(errs, requiredBetaFormat(validate.LongName, validateSubdomain, a.DeviceClassName, path.Child("deviceClassName"))...)
 		return append(errs, s.validateDevices(r.Name+"/"+a.Name, a.Selectors, a.DerivedAttributes, a.AllocationMode, a.Count, a.Tolerations, both, path)...)
 	})...)
 }
@@ -348,7 +347,7 @@ func (s *claimRules) validateDevices(request string, list []resourcev1.DeviceSel
 		errs = append(errs, field.NotSupported(at, mode, modes))
 	}
 	errs = append(errs, each(tolerations, -1, path.Child("tolerations"), judge)...)
-	return append(errs, each(derived, resourcev1.DeviceDerivedAttributesMaxSize, path.Child("derivedAttributes"), func(a *resourcev1.DeviceDerivedAttribute, path *field.Path) field.ErrorList {
+	return append(errs, eachDeclared(derived, resourcev1.DeviceDerivedAttributesMaxSize, path.Child("derivedAttributes"), func(a *resourcev1.DeviceDerivedAttribute, path *field.Path) field.ErrorList {
 		errs := requiredFormat(validate.ResourceFullyQualifiedName, a.Name, path.Child("name"))
 		if a.Expression == "" {
 			errs = append(errs, resource.Declared(field.Required(path.Child("expression"), ""))...)

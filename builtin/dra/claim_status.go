@@ -18,7 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/podspec"
+	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 )
 
 // deviceID identifies a device, or a share of one.
@@ -133,11 +135,9 @@ func validateClaimStatus(c, old *claim) field.ErrorList {
 	s, path := &c.Status, field.NewPath("status")
 	reserved, devices, allocation := path.Child("reservedFor"), path.Child("devices"), path.Child("allocation")
 	const limit = resourcev1.ResourceClaimReservedForMaxSize
-	errs := each(s.ReservedFor, limit, reserved, validateConsumer)
-	errs = append(errs, unique(s.ReservedFor, limit, reserved, func(r *resourcev1.ResourceClaimConsumerReference) types.UID { return r.UID }, nil)...)
+	errs := eachUnique(s.ReservedFor, limit, reserved, func(r *resourcev1.ResourceClaimConsumerReference) types.UID { return r.UID }, validateConsumer)
 	allocated := allocatedDevices(s.Allocation)
-	errs = append(errs, unique(s.Devices, -1, devices, statusID, nil)...)
-	errs = append(errs, each(s.Devices, -1, devices, func(d *resourcev1.AllocatedDeviceStatus, path *field.Path) field.ErrorList {
+	errs = append(errs, eachUnique(s.Devices, -1, devices, statusID, func(d *resourcev1.AllocatedDeviceStatus, path *field.Path) field.ErrorList {
 		return validateDeviceStatus(d, allocated, path)
 	})...)
 	switch {
@@ -154,7 +154,8 @@ func validateClaimStatus(c, old *claim) field.ErrorList {
 	case old.Status.Allocation == nil:
 		errs = append(errs, validateAllocation(s.Allocation, namesOf(&c.Spec.Devices), allocation)...)
 	case !equality.Semantic.DeepEqual(s.Allocation, old.Status.Allocation):
-		errs = append(errs, field.Invalid(allocation, nil, "field cannot be modified once set"))
+		errs = append(errs, resource.BetaInstead(field.ErrorList{field.Invalid(allocation, nil, "field cannot be modified once set")},
+			field.ErrorList{field.Invalid(allocation, rules.GoForm(s.Allocation), apivalidation.FieldImmutableErrorMsg)})...)
 	}
 	return errs
 }
@@ -175,12 +176,12 @@ func validateAllocation(a *resourcev1.AllocationResult, names requestNames, path
 	errs := each(a.Devices.Results, resourcev1.AllocationResultsMaxSize, devices.Child("results"), func(r *resourcev1.DeviceRequestAllocationResult, path *field.Path) field.ErrorList {
 		errs := names.validateRef(r.Request, path.Child("request"))
 		errs = append(errs, validateDriverFormat(r.Driver, path.Child("driver"))...)
-		errs = append(errs, requiredFormat(validate.ResourcePoolName, r.Pool, path.Child("pool"))...)
+		errs = append(errs, requiredBetaFormat(validate.ResourcePoolName, validatePool, r.Pool, path.Child("pool"))...)
 		errs = append(errs, validateLabelName(r.Device, path.Child("device"))...)
 		errs = append(errs, validateBindingConditions(r.BindingConditions, r.BindingFailureConditions, path)...)
 		errs = append(errs, each(r.Tolerations, -1, path.Child("tolerations"), validateToleration)...)
 		if r.ShareID != nil {
-			errs = append(errs, checkFormat(validate.UUID, *r.ShareID, path.Child("shareID"))...)
+			errs = append(errs, betaFormat(validate.UUID, validateUID, *r.ShareID, path.Child("shareID"))...)
 		}
 		return append(errs, validateSkipped(r.SkipNodeOperations, nil, path.Child("skipNodeOperations"))...)
 	})
@@ -200,7 +201,7 @@ func validateDeviceStatus(d *resourcev1.AllocatedDeviceStatus, allocated map[dev
 	errs = append(errs, validatePool(d.Pool, path.Child("pool"))...)
 	errs = append(errs, validateLabelName(d.Device, path.Child("device"))...)
 	if d.ShareID != nil {
-		errs = append(errs, checkFormat(validate.UUID, *d.ShareID, path.Child("shareID"))...)
+		errs = append(errs, betaFormat(validate.UUID, validateUID, *d.ShareID, path.Child("shareID"))...)
 	}
 	if id := statusID(d); !allocated[id] {
 		errs = append(errs, field.Invalid(path, id, "must be an allocated device in the claim"))
@@ -221,8 +222,7 @@ func validateDeviceStatus(d *resourcev1.AllocatedDeviceStatus, allocated map[dev
 	}
 	atMost("interfaceName", n.InterfaceName, resourcev1.NetworkDeviceDataInterfaceNameMaxLength)
 	atMost("hardwareAddress", n.HardwareAddress, resourcev1.NetworkDeviceDataHardwareAddressMaxLength)
-	errs = append(errs, each(n.IPs, resourcev1.NetworkDeviceDataMaxIPs, path.Child("ips"), func(ip *string, path *field.Path) field.ErrorList {
+	return append(errs, eachUnique(n.IPs, resourcev1.NetworkDeviceDataMaxIPs, path.Child("ips"), itself, func(ip *string, path *field.Path) field.ErrorList {
 		return validation.IsValidInterfaceAddress(path, *ip)
 	})...)
-	return append(errs, unique(n.IPs, resourcev1.NetworkDeviceDataMaxIPs, path.Child("ips"), itself, nil)...)
 }

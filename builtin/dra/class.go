@@ -53,7 +53,9 @@ func (s *Selectors) validateClass(ctx context.Context, spec, old *resourcev1.Dev
 		return validateConfiguration(&c.DeviceConfiguration, sameConfig, path)
 	})...)
 	if name := spec.ExtendedResourceName; name != nil {
-		errs = append(errs, checkFormat(validate.ExtendedResourceName, *name, path.Child("extendedResourceName"))...)
+		errs = append(errs, betaFormat(validate.ExtendedResourceName, func(name string, path *field.Path) field.ErrorList {
+			return field.ErrorList{field.Invalid(path, name, "must be a valid extended resource name")}
+		}, *name, path.Child("extendedResourceName"))...)
 	}
 	return errs
 }

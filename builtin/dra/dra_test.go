@@ -259,6 +259,34 @@ func TestStatusRights(t *testing.T) {
 	}
 }
 
+// TestEmptyListsOfAttributesAreValues: the hand-written rule that an attribute has one value
+// counts lists that are empty, the rule that is declared in beta does not.
+func TestEmptyListsOfAttributesAreValues(t *testing.T) {
+	path := field.NewPath("a")
+	for _, test := range []struct {
+		attribute resourcev1.DeviceAttribute
+		want      []string
+	}{
+		{resourcev1.DeviceAttribute{IntValue: new(int64(3)), VersionValues: []string{}}, []string{
+			"a.versions: Invalid value: []: must not be empty if specified",
+			`a: Invalid value: {"IntValue":3,"BoolValue":null,"StringValue":null,"VersionValue":null,"IntValues":null,"BoolValues":null,"StringValues":null,"VersionValues":[]}: exactly one value must be specified`,
+		}},
+		{resourcev1.DeviceAttribute{VersionValues: []string{}}, []string{
+			"a.versions: Invalid value: []: must not be empty if specified",
+			"a: Invalid value: \"\": must specify one of: `int`, `bool`, `string`, `version`, `ints`, `bools`, `strings`, `versions`",
+		}},
+		{resourcev1.DeviceAttribute{IntValue: new(int64(3))}, nil},
+	} {
+		var got []string
+		for _, err := range resource.DeclaredLast(validateAttribute(&test.attribute, path)) {
+			got = append(got, err.Error())
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("got %q, want %q", got, test.want)
+		}
+	}
+}
+
 // TestInItsVersion wants declared rules to be about the version of the request.
 func TestInItsVersion(t *testing.T) {
 	class := &resourcev1.DeviceClass{Spec: resourcev1.DeviceClassSpec{Config: []resourcev1.DeviceClassConfiguration{

@@ -31,7 +31,7 @@ const (
 const maxCompatibility = 2
 
 func validateCompatibility(groups []string, path *field.Path) field.ErrorList {
-	errs := each(groups, maxCompatibility, path, func(name *string, path *field.Path) field.ErrorList {
+	errs := eachDeclared(groups, maxCompatibility, path, func(name *string, path *field.Path) field.ErrorList {
 		return checkFormat(validate.ShortName, *name, path)
 	})
 	return append(errs, unique(groups, maxCompatibility, path, itself, nil)...)

@@ -66,7 +66,10 @@ func PoolRequests() resource.Definition {
 			PrepareUpdate:  func(_ context.Context, r, old *poolRequest) { r.Status = old.Status },
 			Validate:       func(_ context.Context, r *poolRequest) field.ErrorList { return validatePoolRequest(&r.Spec) },
 			ValidateUpdate: func(_ context.Context, r, old *poolRequest) field.ErrorList {
-				return sameSpec(r.Spec, old.Spec)
+				if equality.Semantic.DeepEqual(r.Spec, old.Spec) {
+					return nil
+				}
+				return resource.Immutable(field.NewPath("spec"))
 			},
 		}.Strategy(),
 		Subresources: []resource.Subresource{{Name: "status", NoTable: true, Part: &status}},

@@ -184,10 +184,9 @@ func validateSlice(gates features.Gates, spec, old *resourcev1.ResourceSliceSpec
 	})...)
 	name := func(d *resourcev1.Device) string { return d.Name }
 	errs = append(errs, duplicates(spec.Devices, limit, path.Child("devices"), name, func(d *resourcev1.Device) any { return d.Name })...)
-	errs = append(errs, unique(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"),
-		func(c *resourcev1.CounterSet) string { return c.Name }, nil)...)
-	errs = append(errs, each(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"), func(c *resourcev1.CounterSet, path *field.Path) field.ErrorList {
-		return append(requiredFormat(validate.ShortName, c.Name, path.Child("name")), validateCounters(c.Counters, path.Child("counters"))...)
+	set := func(c *resourcev1.CounterSet) string { return c.Name }
+	errs = append(errs, eachUnique(spec.SharedCounters, resourcev1.ResourceSliceMaxCounterSets, path.Child("sharedCounters"), set, func(c *resourcev1.CounterSet, path *field.Path) field.ErrorList {
+		return append(requiredBetaFormat(validate.ShortName, validateLabelName, c.Name, path.Child("name")), validateCounters(c.Counters, path.Child("counters"))...)
 	})...)
 	var was resourcev1.ResourceSliceSpec
 	if old != nil {
@@ -235,14 +234,14 @@ func validateNodes(spec *resourcev1.ResourceSliceSpec, path *field.Path) field.E
 
 func validateCounters(counters map[string]resourcev1.Counter, path *field.Path) field.ErrorList {
 	if len(counters) == 0 {
-		return resource.Declared(field.Required(path, ""))
+		return resource.DeclaredBeta(field.Required(path, ""))
 	}
 	if n := len(counters); n > resourcev1.ResourceSliceMaxCountersPerCounterSet {
 		return field.ErrorList{field.TooMany(path, n, resourcev1.ResourceSliceMaxCountersPerCounterSet)}
 	}
 	var errs field.ErrorList
 	for _, name := range slices.Sorted(maps.Keys(counters)) {
-		errs = append(errs, checkFormat(validate.ShortName, name, path)...)
+		errs = append(errs, betaFormat(validate.ShortName, validateLabelName, name, path)...)
 	}
 	return errs
 }
@@ -274,10 +273,9 @@ func validateDevice(gates features.Gates, d, old *resourcev1.Device, selectsNode
 		}
 	}
 	const limit = resourcev1.ResourceSliceMaxDeviceCounterConsumptionsPerDevice
-	errs = append(errs, unique(d.ConsumesCounters, limit, path.Child("consumesCounters"),
-		func(c *resourcev1.DeviceCounterConsumption) string { return c.CounterSet }, nil)...)
-	errs = append(errs, each(d.ConsumesCounters, limit, path.Child("consumesCounters"), func(c *resourcev1.DeviceCounterConsumption, path *field.Path) field.ErrorList {
-		errs := append(requiredFormat(validate.ShortName, c.CounterSet, path.Child("counterSet")), validateCounters(c.Counters, path.Child("counters"))...)
+	set := func(c *resourcev1.DeviceCounterConsumption) string { return c.CounterSet }
+	errs = append(errs, eachUnique(d.ConsumesCounters, limit, path.Child("consumesCounters"), set, func(c *resourcev1.DeviceCounterConsumption, path *field.Path) field.ErrorList {
+		errs := append(requiredBetaFormat(validate.ShortName, validateLabelName, c.CounterSet, path.Child("counterSet")), validateCounters(c.Counters, path.Child("counters"))...)
 		return append(errs, validateCompatibility(c.CompatibilityGroups, path.Child("compatibilityGroups"))...)
 	})...)
 	if n := len(d.Taints); old != nil && equality.Semantic.DeepEqual(d.Taints, old.Taints) {
@@ -330,8 +328,8 @@ func validateDeviceNodes(d *resourcev1.Device, selects bool, path *field.Path) f
 	return errs
 }
 
-// validateAttribute checks that exactly one value is set, and its length. A list that is
-// empty does not count as set.
+// validateAttribute checks that exactly one value is set, and its length. For the rule that
+// is declared in beta, a list that is empty is not set.
 func validateAttribute(a *resourcev1.DeviceAttribute, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	text := func(value string, path *field.Path) {
@@ -345,8 +343,11 @@ func validateAttribute(a *resourcev1.DeviceAttribute, path *field.Path) field.Er
 		}
 		text(value, path)
 	}
+	const exactlyOne = "exactly one value must be specified"
+	empties := 0 // lists that are empty, which only the hand-written rule counts
 	empty := func(list any, isEmpty bool, name string) {
 		if isEmpty {
+			empties++
 			errs = append(errs, field.Invalid(path.Child(name), list, "must not be empty if specified"))
 		}
 	}
@@ -380,12 +381,18 @@ func validateAttribute(a *resourcev1.DeviceAttribute, path *field.Path) field.Er
 			set = append(set, m.name)
 		}
 	}
-	var union field.ErrorList
+	var union, written field.ErrorList
+	switch given := len(set) + empties; {
+	case given == 0:
+		written = field.ErrorList{field.Invalid(path, "", exactlyOne)}
+	case given > 1:
+		written = field.ErrorList{field.Invalid(path, rules.GoForm(*a), exactlyOne)}
+	}
 	switch {
 	case len(set) == 0:
 		union = field.ErrorList{field.Invalid(path, "", "must specify one of: "+strings.Join(names, ", "))}
 	case len(set) > 1:
 		union = field.ErrorList{field.Invalid(path, "{"+strings.Join(set, ", ")+"}", "must specify exactly one of: "+strings.Join(names, ", "))}
 	}
-	return append(errs, resource.Declared(union...)...)
+	return append(errs, resource.BetaInstead(union, written)...)
 }

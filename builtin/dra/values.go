@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
 	resourcev1 "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/operation"
@@ -21,41 +22,86 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// checkFormat validates a value by a format of declarative validation.
-func checkFormat[T ~string](format func(context.Context, operation.Operation, *field.Path, *T, *T) field.ErrorList, value T, path *field.Path) field.ErrorList {
-	return resource.Declared(format(context.Background(), operation.Operation{}, path, &value, nil)...)
+// format is a format of declarative validation.
+type format[T ~string] func(context.Context, operation.Operation, *field.Path, *T, *T) field.ErrorList
+
+func (f format[T]) validate(value T, path *field.Path) field.ErrorList {
+	return f(context.Background(), operation.Operation{}, path, &value, nil)
 }
 
-// requiredFormat is conforms for a required value.
-func requiredFormat[T ~string](format func(context.Context, operation.Operation, *field.Path, *T, *T) field.ErrorList, value T, path *field.Path) field.ErrorList {
+// checkFormat validates a value by a declared format.
+func checkFormat[T ~string](f format[T], value T, path *field.Path) field.ErrorList {
+	return resource.Declared(f.validate(value, path)...)
+}
+
+// requiredFormat is checkFormat for a required value.
+func requiredFormat[T ~string](f format[T], value T, path *field.Path) field.ErrorList {
 	if value == "" {
 		return resource.Declared(field.Required(path, ""))
 	}
-	return checkFormat(format, value, path)
+	return checkFormat(f, value, path)
 }
 
-// oneOf checks that a value is one of known, which are sorted.
+// betaFormat validates a value by a format that is declared in beta. written is the
+// hand-written form of the rule.
+func betaFormat[T ~string](f format[T], written func(T, *field.Path) field.ErrorList, value T, path *field.Path) field.ErrorList {
+	declared := f.validate(value, path)
+	if len(declared) == 0 {
+		return nil
+	}
+	return resource.BetaInstead(declared, written(value, path))
+}
+
+// requiredBetaFormat is betaFormat for a required value.
+func requiredBetaFormat[T ~string](f format[T], written func(T, *field.Path) field.ErrorList, value T, path *field.Path) field.ErrorList {
+	if value == "" {
+		return resource.DeclaredBeta(field.Required(path, ""))
+	}
+	return betaFormat(f, written, value, path)
+}
+
+// oneOf checks, as a rule declared in beta, that a value is one of known, which are sorted.
 func oneOf[T ~string](value T, path *field.Path, known ...T) field.ErrorList {
 	switch {
 	case value == "":
-		return resource.Declared(field.Required(path, ""))
+		return resource.DeclaredBeta(field.Required(path, ""))
 	case !slices.Contains(known, value):
-		return resource.Declared(field.NotSupported(path, value, known))
+		return resource.DeclaredBeta(field.NotSupported(path, value, known))
 	}
 	return nil
 }
 
-// each validates the items of a list with a maximum length, unless limit is negative. The
-// items of a list that is too long are not validated.
+// each validates the items of a list with a maximum length, unless limit is negative, by a
+// rule declared in beta. The items of a list that is too long are not validated.
 func each[T any](list []T, limit int, path *field.Path, judge func(item *T, path *field.Path) field.ErrorList) field.ErrorList {
 	if limit >= 0 && len(list) > limit {
-		return resource.Declared(field.TooMany(path, len(list), limit))
+		return resource.DeclaredBeta(field.TooMany(path, len(list), limit))
 	}
+	return eachOf(list, path, judge)
+}
+
+func eachOf[T any](list []T, path *field.Path, judge func(item *T, path *field.Path) field.ErrorList) field.ErrorList {
 	var errs field.ErrorList
 	for i := range list {
 		errs = append(errs, judge(&list[i], path.Index(i))...)
 	}
 	return errs
+}
+
+// eachDeclared is each for a limit that is declared, and not in beta.
+func eachDeclared[T any](list []T, limit int, path *field.Path, judge func(item *T, path *field.Path) field.ErrorList) field.ErrorList {
+	if len(list) > limit {
+		return resource.Declared(field.TooMany(path, len(list), limit))
+	}
+	return eachOf(list, path, judge)
+}
+
+// eachUnique is each for a list whose items have keys that differ, by a rule declared in
+// beta. Its hand-written form shows the keys of items, and comes after the items.
+func eachUnique[T any, K comparable](list []T, limit int, path *field.Path, key func(*T) K, judge func(item *T, path *field.Path) field.ErrorList) field.ErrorList {
+	errs := resource.BetaOnly(duplicates(list, limit, path, key, nil)...)
+	errs = append(errs, each(list, limit, path, judge)...)
+	return append(errs, resource.HandWritten(duplicates(list, limit, path, key, func(item *T) any { return key(item) })...)...)
 }
 
 // unique is duplicates as a declared rule.
@@ -85,15 +131,21 @@ func duplicates[T any, K comparable](list []T, limit int, path *field.Path, key 
 	return errs
 }
 
-// sameSpec checks that a spec is unchanged.
+// sameSpec checks, as a rule declared in beta, that a spec is unchanged.
 func sameSpec(spec, old any) field.ErrorList {
 	if equality.Semantic.DeepEqual(spec, old) {
 		return nil
 	}
-	return resource.Immutable(field.NewPath("spec"))
+	return resource.ImmutableValue(field.NewPath("spec"), rules.GoForm(spec))
 }
 
 func itself(s *string) string { return *s }
+
+// validateSubdomain and validateLabelName are the hand-written forms of validate.LongName and
+// validate.ShortName.
+func validateSubdomain(name string, path *field.Path) field.ErrorList {
+	return rules.Invalid(path, name, validation.IsDNS1123Subdomain(name))
+}
 
 func validateLabelName(name string, path *field.Path) field.ErrorList {
 	return rules.Invalid(path, name, validation.IsDNS1123Label(name))
@@ -111,11 +163,16 @@ func validateDriver(name string, path *field.Path) field.ErrorList {
 	return append(errs, rules.Invalid(path, name, validation.IsDNS1123Subdomain(strings.ToLower(name)))...)
 }
 
-// validateDriverFormat is validateDriver as a declared rule, which has other messages.
+// validateDriverFormat is validateDriver as a rule declared in beta, which has other
+// messages.
 func validateDriverFormat(name string, path *field.Path) field.ErrorList {
+	if name == "" {
+		return resource.DeclaredBeta(field.Required(path, ""))
+	}
 	//lint:ignore SA1019 the names of drivers have always been free to have capitals
-	errs := requiredFormat(validate.LongNameCaseless, name, path)
-	return append(errs, resource.Declared(validate.MaxLength(context.Background(), operation.Operation{}, path, &name, nil, resourcev1.DriverNameMaxLength)...)...)
+	declared := format[string](validate.LongNameCaseless[string]).validate(name, path)
+	declared = append(declared, validate.MaxLength(context.Background(), operation.Operation{}, path, &name, nil, resourcev1.DriverNameMaxLength)...)
+	return resource.BetaInstead(declared, validateDriver(name, path))
 }
 
 func validatePool(name string, path *field.Path) field.ErrorList {
@@ -159,6 +216,26 @@ func validateQualifiedName(name resourcev1.QualifiedName, path *field.Path) fiel
 		}
 	}
 	return errs
+}
+
+// validateFullyQualified is the hand-written form of validate.ResourceFullyQualifiedName.
+func validateFullyQualified(name resourcev1.FullyQualifiedName, path *field.Path) field.ErrorList {
+	errs := validateQualifiedName(resourcev1.QualifiedName(name), path)
+	if !strings.Contains(string(name), "/") {
+		errs = append(errs, field.Invalid(path, name, "a fully qualified name must be a domain and a name separated by a slash"))
+	}
+	return errs
+}
+
+// validateUID is the hand-written form of validate.UUID.
+func validateUID[T ~string](uid T, path *field.Path) field.ErrorList {
+	if err := uuid.Validate(string(uid)); err != nil {
+		return field.ErrorList{field.Invalid(path, uid, fmt.Sprintf("error validating uid: %v", err))}
+	}
+	if len(uid) != 36 || string(uid) != strings.ToLower(string(uid)) {
+		return field.ErrorList{field.Invalid(path, uid, "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase hexadecimal characters")}
+	}
+	return nil
 }
 
 // keyed returns the path of a map entry; a key far beyond the limit is shortened in the
@@ -229,7 +306,7 @@ func validateTaint(t *resourcev1.DeviceTaint, old *resourcev1.DeviceTaint, path 
 func validateTolerationFormat(t *resourcev1.DeviceToleration, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if t.Key != "" {
-		errs = append(errs, checkFormat(validate.LabelKey, t.Key, path.Child("key"))...)
+		errs = append(errs, betaFormat(validate.LabelKey, metavalidation.ValidateLabelName, t.Key, path.Child("key"))...)
 	}
 	errs = append(errs, oneOf(t.Operator, path.Child("operator"), resourcev1.DeviceTolerationOpEqual, resourcev1.DeviceTolerationOpExists)...)
 	if t.Effect != "" {

@@ -7,6 +7,8 @@ import (
 	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/resource"
 )
 
 func TestURLProblem(t *testing.T) {
@@ -90,7 +92,7 @@ func TestLevelErrors(t *testing.T) {
 			"spec.limited.nominalConcurrencyShares spec.limited.limitResponse.queuing.handSize spec.limited.lendablePercent spec.limited.borrowingLimitPercent"},
 	} {
 		var got []string
-		for _, err := range validateLevel(&flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: test.spec}) {
+		for _, err := range resource.DeclaredLast(validateLevel(&flowcontrolv1.PriorityLevelConfiguration{ObjectMeta: metav1.ObjectMeta{Name: "x"}, Spec: test.spec})) {
 			got = append(got, err.Field)
 		}
 		if strings.Join(got, " ") != test.want {

@@ -120,16 +120,30 @@ func validateLevel(p *flowcontrolv1.PriorityLevelConfiguration) field.ErrorList 
 	if isExempt != (p.Name == flowcontrolv1.PriorityLevelConfigurationNameExempt) {
 		errs = append(errs, field.Invalid(path.Child("type"), spec.Type, "must be 'Exempt' if and only if `name` is 'exempt'"))
 	}
-	if !isExempt && !isLimited && spec.Type != "" {
+	exempt, limited := path.Child("exempt"), path.Child("limited")
+	switch {
+	case isExempt:
+		if spec.Limited != nil {
+			errs = append(errs, resource.HandWritten(field.Forbidden(limited, "must be nil if the type is not Limited"))...)
+		}
+		if spec.Exempt != nil {
+			errs = append(errs, validateShares(spec.Exempt.NominalConcurrencyShares, exempt)...)
+			errs = append(errs, validateLendable(spec.Exempt.LendablePercent, exempt)...)
+		}
+	case isLimited:
+		if spec.Exempt != nil {
+			errs = append(errs, resource.HandWritten(field.Forbidden(exempt, "must be nil if the type is Limited"))...)
+		}
+		if spec.Limited == nil {
+			errs = append(errs, resource.HandWritten(field.Required(limited, "must not be empty when type is Limited"))...)
+		} else {
+			errs = append(errs, validateLimited(spec.Limited, limited)...)
+		}
+	case spec.Type == "":
+		errs = append(errs, resource.HandWritten(field.Required(path.Child("type"), ""))...)
+	default:
 		errs = append(errs, field.NotSupported(path.Child("type"), spec.Type,
 			[]flowcontrolv1.PriorityLevelEnablement{flowcontrolv1.PriorityLevelEnablementExempt, flowcontrolv1.PriorityLevelEnablementLimited}))
-	}
-	switch {
-	case isExempt && spec.Exempt != nil:
-		errs = append(errs, validateShares(spec.Exempt.NominalConcurrencyShares, path.Child("exempt"))...)
-		errs = append(errs, validateLendable(spec.Exempt.LendablePercent, path.Child("exempt"))...)
-	case isLimited && spec.Limited != nil:
-		errs = append(errs, validateLimited(spec.Limited, path.Child("limited"))...)
 	}
 	if want, ok := MandatoryLevels()[p.Name]; ok {
 		except := ""
@@ -141,10 +155,10 @@ func validateLevel(p *flowcontrolv1.PriorityLevelConfiguration) field.ErrorList 
 		}
 	}
 	errs = append(errs, validateLevelStatus(p)...)
-	return append(errs, resource.Declared(validateParts(spec, path)...)...)
+	return append(errs, resource.BetaOnly(validateParts(spec, path)...)...)
 }
 
-// validateParts checks, as a declared rule, that the fields of the type, and no others, are set.
+// validateParts checks, as a rule declared in beta, that the fields of the type, and no others, are set.
 func validateParts(spec *flowcontrolv1.PriorityLevelConfigurationSpec, path *field.Path) (errs field.ErrorList) {
 	isExempt, isLimited := spec.Type == flowcontrolv1.PriorityLevelEnablementExempt, spec.Type == flowcontrolv1.PriorityLevelEnablementLimited
 	if !isExempt && spec.Exempt != nil {
@@ -193,9 +207,15 @@ func validateLimited(l *flowcontrolv1.LimitedPriorityLevelConfiguration, path *f
 	errs := validateShares(l.NominalConcurrencyShares, path)
 	known := []flowcontrolv1.LimitResponseType{flowcontrolv1.LimitResponseTypeQueue, flowcontrolv1.LimitResponseTypeReject}
 	switch r, path := &l.LimitResponse, path.Child("limitResponse"); {
-	case r.Type != "" && !slices.Contains(known, r.Type):
+	case r.Type == "":
+		errs = append(errs, resource.HandWritten(field.Required(path.Child("type"), ""))...)
+	case !slices.Contains(known, r.Type):
 		errs = append(errs, field.NotSupported(path.Child("type"), r.Type, known))
-	case r.Type == flowcontrolv1.LimitResponseTypeQueue && r.Queuing != nil:
+	case r.Type == flowcontrolv1.LimitResponseTypeReject && r.Queuing != nil:
+		errs = append(errs, resource.HandWritten(field.Forbidden(path.Child("queuing"), "must be nil if limited.limitResponse.type is not Limited"))...)
+	case r.Type == flowcontrolv1.LimitResponseTypeQueue && r.Queuing == nil:
+		errs = append(errs, resource.HandWritten(field.Required(path.Child("queuing"), "must not be empty if limited.limitResponse.type is Limited"))...)
+	case r.Type == flowcontrolv1.LimitResponseTypeQueue:
 		errs = append(errs, validateQueuing(r.Queuing, path.Child("queuing"))...)
 	}
 	errs = append(errs, validateLendable(l.LendablePercent, path)...)

@@ -316,7 +316,7 @@ func validateSegment(value string, path *field.Path) field.ErrorList {
 func declaredSegment(value string, path *field.Path) field.ErrorList {
 	errs := validateSegment(value, path)
 	if value == "" {
-		resource.Declared(errs...)
+		return resource.DeclaredBeta(errs...)
 	}
 	return errs
 }

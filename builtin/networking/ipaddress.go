@@ -36,7 +36,7 @@ func IPAddresses() resource.Definition {
 					errs = append(errs, rules.Invalid(field.NewPath("metadata", "generateName"), ip.GenerateName, validateAddressName(ip.GenerateName, true))...)
 				}
 				if changed {
-					errs = append(errs, resource.Immutable(field.NewPath("spec", "parentRef"))...)
+					errs = append(errs, resource.ImmutableValue(field.NewPath("spec", "parentRef"), rules.GoForm(ref))...)
 				}
 				return errs
 			},
@@ -72,7 +72,7 @@ func validateAddressName(name string, _ bool) []string {
 func validateParent(ref *networkingv1.ParentReference) field.ErrorList {
 	path := field.NewPath("spec", "parentRef")
 	if ref == nil {
-		return resource.Declared(field.Required(path, ""))
+		return resource.DeclaredBeta(field.Required(path, ""))
 	}
 	var errs field.ErrorList
 	if ref.Group != "" {

@@ -196,7 +196,7 @@ func validatePolicyPorts(ports []networkingv1.NetworkPolicyPort, path *field.Pat
 // accepted.
 func validateIPBlock(ctx context.Context, b *networkingv1.IPBlock, path *field.Path, had []string) field.ErrorList {
 	if b.CIDR == "" {
-		return resource.Declared(field.Required(path.Child("cidr"), ""))
+		return resource.DeclaredBeta(field.Required(path.Child("cidr"), ""))
 	}
 	errs := validation.IsValidCIDRForLegacyField(path.Child("cidr"), b.CIDR, rules.StrictIPs(ctx), had)
 	_, whole, err := utilnet.ParseCIDRSloppy(b.CIDR)

@@ -31,14 +31,12 @@ func RuntimeClasses() resource.Definition {
 			NameOnUpdate:   true,
 			CreateOnUpdate: true,
 			RequireVersion: true,
-			Validate: func(_ context.Context, c *nodev1.RuntimeClass) field.ErrorList {
-				return validateClass(c, content.IsDNS1123Label)
-			},
+			Validate:       func(_ context.Context, c *nodev1.RuntimeClass) field.ErrorList { return validateClass(c) },
 			ValidateUpdate: func(_ context.Context, c, old *nodev1.RuntimeClass) field.ErrorList {
-				// The older form of the rule counts characters.
-				errs := validateClass(c, validation.IsDNS1123Label)
+				errs := validateClass(c)
 				if c.Handler != old.Handler {
-					errs = append(resource.Immutable(field.NewPath("handler")), errs...)
+					immutable := resource.ImmutableValue(field.NewPath("handler"), c.Handler)
+					errs = append(immutable[1:], append(errs, immutable[0])...) // the declared form comes first
 				}
 				return errs
 			},
@@ -62,13 +60,14 @@ func RuntimeClasses() resource.Definition {
 	}
 }
 
-func validateClass(c *nodev1.RuntimeClass, label func(string) []string) field.ErrorList {
+func validateClass(c *nodev1.RuntimeClass) field.ErrorList {
 	var errs field.ErrorList
 	path := field.NewPath("handler")
 	if c.Handler == "" {
-		errs = resource.Declared(field.Required(path, ""))
+		errs = resource.DeclaredBeta(field.Required(path, ""))
 	} else {
-		errs = resource.Declared(rules.Invalid(path, c.Handler, label(c.Handler))...)
+		// The hand-written form counts characters.
+		errs = resource.BetaInstead(rules.Invalid(path, c.Handler, content.IsDNS1123Label(c.Handler)), rules.Invalid(path, c.Handler, validation.IsDNS1123Label(c.Handler)))
 	}
 	if c.Overhead != nil {
 		errs = append(errs, podspec.ValidateLimits(c.Overhead.PodFixed, field.NewPath("overhead"))...)

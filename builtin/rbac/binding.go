@@ -73,9 +73,13 @@ func validateBinding(role, old *rbacv1.RoleRef, subjects []rbacv1.Subject, kinds
 		errs = append(errs, field.NotSupported(path.Child("kind"), role.Kind, kinds))
 	}
 	errs = append(errs, rules.Invalid(path.Child("name"), role.Name, content.IsPathSegmentName(role.Name))...)
-	unnamed := field.Required(path.Child("name"), "")
-	if role.Name == "" && old != nil {
-		errs = append(errs, unnamed) // the role may not change, which hides the declared errors about it
+	unnamed := func() *field.Error { return field.Required(path.Child("name"), "") }
+	switch {
+	case role.Name != "":
+	case old != nil:
+		errs = append(errs, unnamed()) // the role may not change, which hides the declared errors about it
+	default:
+		errs = append(errs, resource.HandWritten(unnamed())...)
 	}
 	for i := range subjects {
 		s, path := &subjects[i], field.NewPath("subjects").Index(i)
@@ -95,7 +99,7 @@ func validateBinding(role, old *rbacv1.RoleRef, subjects []rbacv1.Subject, kinds
 		}
 	}
 	if role.Name == "" && old == nil {
-		errs = append(errs, resource.Declared(unnamed)...)
+		errs = append(errs, resource.BetaOnly(unnamed())...)
 	}
 	if old != nil && *role != *old {
 		errs = append(errs, field.Invalid(path, rules.GoForm(*role), apivalidation.FieldImmutableErrorMsg))
@@ -114,7 +118,7 @@ func ofGroup(group, want string, path *field.Path) field.ErrorList {
 func named(name string, problems func(string) []string, path *field.Path) field.ErrorList {
 	path = path.Child("name")
 	if name == "" {
-		return resource.Declared(field.Required(path, ""))
+		return resource.DeclaredBeta(field.Required(path, ""))
 	}
 	var errs field.ErrorList
 	if problems != nil {

@@ -39,7 +39,8 @@ func validateRules(rules []rbacv1.PolicyRule, namespaced bool) field.ErrorList {
 	for i := range rules {
 		rule, path := &rules[i], field.NewPath("rules").Index(i)
 		if len(rule.Verbs) == 0 {
-			errs = append(errs, resource.Declared(field.Required(path.Child("verbs"), ""))...)
+			errs = append(errs, resource.BetaInstead(field.ErrorList{field.Required(path.Child("verbs"), "")},
+				field.ErrorList{field.Required(path.Child("verbs"), "verbs must contain at least one value")})...)
 		}
 		if len(rule.NonResourceURLs) > 0 {
 			if namespaced {

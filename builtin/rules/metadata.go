@@ -18,14 +18,14 @@ import (
 // AnyName is the Strategy.ValidateName of kinds whose Validate checks the name.
 func AnyName(string, bool) []string { return nil }
 
-// ValidateLongName returns the declared errors (resource.Declared) of the name of
+// ValidateLongName returns the declared errors (resource.DeclaredBeta) of the name of
 // a new object that must be a DNS subdomain. An empty name is reported by the
 // checks that all metadata goes through, not here.
 func ValidateLongName(name string) field.ErrorList {
 	if name == "" {
 		return nil
 	}
-	return resource.Declared(Invalid(field.NewPath("metadata", "name"), name, content.IsDNS1123Subdomain(name))...)
+	return resource.DeclaredBeta(Invalid(field.NewPath("metadata", "name"), name, content.IsDNS1123Subdomain(name))...)
 }
 
 // ValidateFinalizers returns an error for each finalizer without a domain that

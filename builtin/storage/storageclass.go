@@ -40,14 +40,15 @@ func StorageClasses() resource.Definition {
 				for _, f := range []struct {
 					name    string
 					changed bool
+					value   any
 				}{
-					{"provisioner", c.Provisioner != old.Provisioner},
-					{"parameters", !equality.Semantic.DeepEqual(c.Parameters, old.Parameters)},
-					{"reclaimPolicy", valueOr(c.ReclaimPolicy, "") != valueOr(old.ReclaimPolicy, "")},
-					{"volumeBindingMode", valueOr(c.VolumeBindingMode, "") != valueOr(old.VolumeBindingMode, "")},
+					{"provisioner", c.Provisioner != old.Provisioner, c.Provisioner},
+					{"parameters", !equality.Semantic.DeepEqual(c.Parameters, old.Parameters), c.Parameters},
+					{"reclaimPolicy", valueOr(c.ReclaimPolicy, "") != valueOr(old.ReclaimPolicy, ""), c.ReclaimPolicy},
+					{"volumeBindingMode", valueOr(c.VolumeBindingMode, "") != valueOr(old.VolumeBindingMode, ""), c.VolumeBindingMode},
 				} {
 					if f.changed {
-						errs = append(errs, resource.Immutable(field.NewPath(f.name))...)
+						errs = append(errs, resource.ImmutableValue(field.NewPath(f.name), f.value)...)
 					}
 				}
 				return errs
@@ -118,7 +119,7 @@ func isDefault(c *storagev1.StorageClass) bool {
 func validateStorageClass(c *storagev1.StorageClass) field.ErrorList {
 	var errs field.ErrorList
 	if c.Provisioner == "" {
-		errs = resource.Declared(field.Required(field.NewPath("provisioner"), ""))
+		errs = resource.DeclaredBeta(field.Required(field.NewPath("provisioner"), ""))
 	}
 	errs = append(errs, validateProvisioner(c.Provisioner, field.NewPath("provisioner"))...)
 	errs = append(errs, validateParameters(c.Parameters, field.NewPath("parameters"))...)

@@ -83,7 +83,7 @@ func defaultAttachment(a *storagev1.VolumeAttachment) {
 func validateAttachmentUpdate(_ context.Context, a, old *storagev1.VolumeAttachment) field.ErrorList {
 	errs := append(validateDriverName(a.Spec.Attacher, field.NewPath("spec", "attacher")), validateAttachment(a)...)
 	if !equality.Semantic.DeepEqual(a.Spec, old.Spec) {
-		errs = append(errs, resource.Immutable(field.NewPath("spec"))...)
+		errs = append(errs, resource.ImmutableValue(field.NewPath("spec"), rules.GoForm(a.Spec))...)
 	}
 	return errs
 }
@@ -92,11 +92,11 @@ func validateAttachmentUpdate(_ context.Context, a, old *storagev1.VolumeAttachm
 func validateAttacher(ctx context.Context, name string) field.ErrorList {
 	path, op := field.NewPath("spec", "attacher"), operation.Operation{Type: operation.Create}
 	if name == "" {
-		return resource.Declared(field.Required(path, ""))
+		return resource.DeclaredBeta(field.Required(path, ""))
 	}
 	//lint:ignore SA1019 the names of drivers have always been so
 	errs := append(validate.LongNameCaseless(ctx, op, path, &name, nil), validate.MaxLength(ctx, op, path, &name, nil, maxDriverName)...)
-	return resource.Declared(errs...)
+	return resource.BetaInstead(errs, validateDriverName(name, path))
 }
 
 func validateAttachment(a *storagev1.VolumeAttachment) field.ErrorList {

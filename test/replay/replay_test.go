@@ -89,6 +89,12 @@ func TestReplayGates(t *testing.T) {
 	}, "gates")
 }
 
+// TestReplayEmulated is TestReplay with an earlier version of Kubernetes emulated, in which
+// hand-written rules report what rules declared in beta report today.
+func TestReplayEmulated(t *testing.T) {
+	replay(t, func(t *testing.T) *Player { return start(t, kelsontest.EmulatedVersion("1.35")) }, "emulated")
+}
+
 // TestReplayPostgres is TestReplay with the data in PostgreSQL.
 func TestReplayPostgres(t *testing.T) {
 	if !testsize.Long() {

@@ -2,11 +2,12 @@
 # Starts etcd and kube-apiserver as the recordings need them, and runs a command while
 # they run, with KUBECONFIG and KELSON_REFERENCE set to the file of an administrator.
 #
-#   test/replay/record/reference.sh PEERS default|versions|gates COMMAND...
+#   test/replay/record/reference.sh PEERS default|versions|gates|emulated COMMAND...
 #
 # PEERS is a folder with the programs etcd and kube-apiserver. default is for most of the
-# recordings, versions for testdata/versions, gates for testdata/gates. All listen on
-# 127.0.0.1, on free ports; everything that they write is removed at the end.
+# recordings, versions for testdata/versions, gates for testdata/gates, emulated for
+# testdata/emulated. All listen on 127.0.0.1, on free ports; everything that they write is
+# removed at the end.
 set -euo pipefail
 [ $# -ge 3 ] || { sed -n '2,/^set/p' "$0" | grep '^#' >&2; exit 2; }
 peers=$(realpath "$1") mode=$2
@@ -22,6 +23,7 @@ gates)
 	gates=$(sed -n '/^func TestReplayGates/,/^	} {/p' "$here/../replay_test.go" | grep -o '"[A-Za-z0-9]*"' | tr -d '"' | sed 's/$/=true/' | paste -sd,),DRAResourcePoolStatus=true
 	flags+=(--runtime-config api/all=true --feature-gates "$gates" --disable-admission-plugins ServiceAccount)
 	;;
+emulated) flags+=(--emulated-version 1.35 --min-compatibility-version 1.35) ;;
 *) echo "unknown mode $mode" >&2 && exit 2 ;;
 esac
 
