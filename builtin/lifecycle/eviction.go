@@ -47,12 +47,13 @@ func Evictions() resource.Definition {
 		StorageKey: "evictions",
 		Versions:   off(resource.VersionOf[eviction, lifecyclev1alpha1.EvictionList]("v1alpha1", nil)),
 		Strategy: resource.Rules[*eviction]{
+			ValidateName:   rules.AnyName,
 			RequireVersion: true,
 			PrepareCreate:  func(_ context.Context, e *eviction) { e.Status = lifecyclev1alpha1.EvictionStatus{} },
 			PrepareUpdate:  func(_ context.Context, e, old *eviction) { e.Status = old.Status },
 			Generation:     func(e, old *eviction) bool { return !equality.Semantic.DeepEqual(e.Spec, old.Spec) },
 			Validate: func(ctx context.Context, e *eviction) field.ErrorList {
-				return declaredRules().Judge(ctx, &e.Spec, (*lifecyclev1alpha1.EvictionSpec)(nil), spec)
+				return append(validateName(e.Name), declaredRules().Judge(ctx, &e.Spec, (*lifecyclev1alpha1.EvictionSpec)(nil), spec)...)
 			},
 			ValidateUpdate: func(ctx context.Context, e, old *eviction) field.ErrorList {
 				return declaredRules().Judge(ctx, &e.Spec, &old.Spec, spec)

@@ -10,6 +10,7 @@ import (
 	lifecyclev1alpha1 "k8s.io/api/lifecycle/v1alpha1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -76,6 +77,15 @@ ResponderStatus
 
 type evictionRequest = lifecyclev1alpha1.EvictionRequest
 
+// validateName validates the name of a new object. Of an empty one, only the rule that is
+// declared in beta says that it has the wrong format.
+func validateName(name string) field.ErrorList {
+	if name != "" {
+		return rules.ValidateLongName(name)
+	}
+	return resource.BetaOnly(rules.Invalid(field.NewPath("metadata", "name"), name, content.IsDNS1123Subdomain(name))...)
+}
+
 // Requests defines evictionrequests.
 func Requests() resource.Definition {
 	declaredRules := parsed()
@@ -102,12 +112,13 @@ func Requests() resource.Definition {
 		StorageKey: "evictionrequests",
 		Versions:   off(resource.VersionOf[evictionRequest, lifecyclev1alpha1.EvictionRequestList]("v1alpha1", nil)),
 		Strategy: resource.Rules[*evictionRequest]{
+			ValidateName:   rules.AnyName,
 			RequireVersion: true,
 			PrepareCreate:  func(_ context.Context, r *evictionRequest) { r.Status = lifecyclev1alpha1.EvictionRequestStatus{} },
 			PrepareUpdate:  func(_ context.Context, r, old *evictionRequest) { r.Status = old.Status },
 			Generation:     func(r, old *evictionRequest) bool { return !equality.Semantic.DeepEqual(r.Spec, old.Spec) },
 			Validate: func(ctx context.Context, r *evictionRequest) field.ErrorList {
-				return declaredRules().Judge(ctx, &r.Spec, (*lifecyclev1alpha1.EvictionRequestSpec)(nil), spec)
+				return append(validateName(r.Name), declaredRules().Judge(ctx, &r.Spec, (*lifecyclev1alpha1.EvictionRequestSpec)(nil), spec)...)
 			},
 			ValidateUpdate: func(ctx context.Context, r, old *evictionRequest) field.ErrorList {
 				return declaredRules().Judge(ctx, &r.Spec, &old.Spec, spec)
