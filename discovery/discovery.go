@@ -28,8 +28,8 @@ type Handler struct {
 	catalog func() *resource.Catalog
 	address func(r *http.Request) string
 	merge   func(*resource.Catalog) *Merged
-	// NoHashes leaves out storageVersionHash: the gate StorageVersionHash is off. It is set
-	// before the first request.
+	// NoHashes leaves out storageVersionHash of kinds that are built in: the gate
+	// StorageVersionHash is off. It is set before the first request.
 	NoHashes bool
 	// Peers are other servers whose groups /apis has too, in the aggregated format and
 	// unless a client asks for the profile nopeer; nil if there are none. It is set before
@@ -273,8 +273,11 @@ func (h *Handler) resourceList(g *resource.ServedGroup, v *resource.ServedVersio
 		list.APIVersion = "" // as in /api
 	}
 	if h.NoHashes {
-		for i := range list.APIResources {
-			list.APIResources[i].StorageVersionHash = ""
+		for i, r := range list.APIResources {
+			isCustom := slices.ContainsFunc(v.Resources, func(s *resource.Served) bool { return s.Unstructured && s.Definition.Resource == r.Name })
+			if !isCustom {
+				list.APIResources[i].StorageVersionHash = ""
+			}
 		}
 	}
 	return list

@@ -3,6 +3,7 @@ package discovery_test
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	apidiscovery "k8s.io/api/apidiscovery/v2"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -330,6 +332,36 @@ func TestCustomVersionsAreNotInCBOR(t *testing.T) {
 		if got := w.Header().Get("Content-Type"); got != c.want || (err == nil) != (c.want != "") || err != nil && !apierrors.IsNotAcceptable(err) {
 			t.Errorf("%s, Accept %s: got %q, %v, want %q", c.path, c.accept, got, err, c.want)
 		}
+	}
+}
+
+// TestCustomResourcesKeepTheirHashes: the gate StorageVersionHash is about built-in kinds.
+func TestCustomResourcesKeepTheirHashes(t *testing.T) {
+	empty := func() resource.Object { return &unstructured.Unstructured{Object: map[string]any{}} }
+	catalog, err := resource.NewCatalog(resource.Group{Name: "example.com", Resources: []resource.Definition{
+		{Group: "example.com", Resource: "things", Kind: "Thing",
+			Versions: []resource.Version{{Name: "v1", New: empty, NewList: func() runtime.Object { return &unstructured.UnstructuredList{} }}}},
+		{Group: "example.com", Resource: "builtins", Kind: "Builtin", Versions: []resource.Version{resource.VersionOf[corev1.ConfigMap, corev1.ConfigMapList]("v1", nil)}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := discovery.New(func() *resource.Catalog { return catalog }, func(*http.Request) string { return "" })
+	h.NoHashes = true
+	r, w := httptest.NewRequest("GET", "/apis/example.com/v1", nil), httptest.NewRecorder()
+	if _, err := h.Serve(w, r.WithContext(request.With(r.Context(), &request.Request{}))); err != nil {
+		t.Fatal(err)
+	}
+	var list metav1.APIResourceList
+	if err := json.Unmarshal(w.Body.Bytes(), &list); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]bool{}
+	for _, r := range list.APIResources {
+		got[r.Name] = r.StorageVersionHash != ""
+	}
+	if want := map[string]bool{"things": true, "builtins": false}; !maps.Equal(got, want) {
+		t.Errorf("resources with hashes: got %v, want %v", got, want)
 	}
 }
 
