@@ -163,7 +163,8 @@ func (c *client) encode(q *request, translated bool) *message {
 		m.query = url.Values{}
 		for k, list := range q.query {
 			for _, v := range list {
-				if b, ok := c.judge.pairs[v]; ok {
+				// Of numbers only revisions differ: a timeout of 1 second stays one.
+				if b, ok := c.judge.pairs[v]; ok && (k == "resourceVersion" || !numbers.MatchString(v)) {
 					v = b
 				}
 				m.query.Add(k, v)

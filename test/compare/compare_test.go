@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"net/http"
+	"net/url"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -55,6 +56,11 @@ func TestJudgeOverlooksWhatServersMakeUp(t *testing.T) {
 	j.compare(jsonAnswer(200, object(one, "7", "1")), jsonAnswer(200, object(other, "12", "1")))
 	if got := j.translate(map[string]any{"uid": one, "resourceVersion": "7"}); show(got, true) != `{"resourceVersion":"12","uid":"`+other+`"}` {
 		t.Errorf("got %s for a request with the reference's uid and revision, want Kelson's", show(got, true))
+	}
+	c := &client{judge: j}
+	m := c.encode(&request{method: "GET", path: "/x", query: url.Values{"timeoutSeconds": {"7"}, "resourceVersion": {"7"}, "fieldSelector": {one}}}, true)
+	if got, want := m.query.Encode(), "fieldSelector="+other+"&resourceVersion=12&timeoutSeconds=7"; got != want {
+		t.Errorf("got the query %s, want %s", got, want)
 	}
 }
 
