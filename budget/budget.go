@@ -98,6 +98,14 @@ func (m *Memory) Objects() int64 { return m.share(40) }
 // Encodings returns how many bytes of encoded objects may be kept.
 func (m *Memory) Encodings() int64 { return min(m.share(8), 96<<20) }
 
+// handlerMemory is what a request takes while its handler runs: a stack, its header and what
+// it is parsed into.
+const handlerMemory = 16 << 10
+
+// Handlers returns how many handlers may run at a time before clients with several of them
+// are held back.
+func (m *Memory) Handlers() int { return int(m.share(10) / handlerMemory) }
+
 // Report adds a part to those that Holders returns.
 func (m *Memory) Report(h Holder) {
 	m.mu.Lock()

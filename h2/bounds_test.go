@@ -654,3 +654,63 @@ func TestUnsentIsBounded(t *testing.T) {
 		})
 	}
 }
+
+// TestCrowdIsHeldBack: when many handlers run, a connection that has some of them gets no
+// more, and others get theirs.
+func TestCrowdIsHeldBack(t *testing.T) {
+	const most = 16
+	var running atomic.Int64
+	done := make(chan struct{})
+	s := newServer()
+	s.MaxHandlers = most
+	ts := serve(t, s, func(http.ResponseWriter, *http.Request) {
+		running.Add(1)
+		defer running.Add(-1)
+		<-done
+	})
+	crowd, other := dial(t, ts), dial(t, ts)
+	refused := 0
+	count := func(f http2.Frame) bool {
+		if reset, ok := f.(*http2.RSTStreamFrame); ok {
+			if refused++; reset.ErrCode != http2.ErrCodeRefusedStream {
+				t.Errorf("got %v, want REFUSED_STREAM", reset.ErrCode)
+			}
+		}
+		return false
+	}
+	for stream := range uint32(most + 10) {
+		if err := crowd.begin(2*stream+1, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	crowd.ping(count)
+	polltest.Until(t, "handlers run", func() bool { return running.Load() == most })
+	if refused != 10 {
+		t.Errorf("%d requests were refused, want 10", refused)
+	}
+	refused = 0
+	for stream := range uint32(6) {
+		if err := other.begin(2*stream+1, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other.ping(count)
+	polltest.Until(t, "handlers of another client run", func() bool { return running.Load() == most+4 })
+	if refused != 2 {
+		t.Errorf("another client: %d of 6 requests were refused, want 2", refused)
+	}
+	close(done)
+	answered := 0
+	crowd.frames("the other responses", func(f http2.Frame) bool {
+		if f.Header().Type == http2.FrameHeaders {
+			answered++
+		}
+		return answered == most
+	})
+	if err := crowd.begin(2*(most+10)+1, true); err != nil {
+		t.Fatal(err)
+	}
+	crowd.frames("a response", func(f http2.Frame) bool {
+		return f.Header().Type == http2.FrameHeaders && f.Header().StreamID == 2*(most+10)+1
+	})
+}

@@ -381,6 +381,9 @@ func playScript(t *testing.T, script []byte) {
 	if held := allowed.held.Load(); held != 0 {
 		t.Errorf("at the end %d bytes of the allowance are held", held)
 	}
+	if n := server.running.Load(); n != 0 {
+		t.Errorf("at the end %d handlers count as running", n)
+	}
 }
 
 // testAllowance is an Allowance with a limit in bytes.

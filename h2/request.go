@@ -37,7 +37,7 @@ func (c *conn) headers(h frameHeader, dependency uint32) error {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	case len(c.streams) >= c.srv.MaxStreams && c.acknowledged:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
-	case len(c.streams) >= c.srv.MaxStreams, c.headerBytes+c.fields.size > maxHeldHeaders*c.srv.MaxHeaderBytes:
+	case len(c.streams) >= c.srv.MaxStreams, c.headerBytes+c.fields.size > maxHeldHeaders*c.srv.MaxHeaderBytes, c.running >= fewHandlers && c.srv.isCrowded():
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
 	}
 	st, err := c.newStream(h)

@@ -52,6 +52,11 @@ import (
 type Server struct {
 	// MaxStreams is how many requests a connection may have at a time.
 	MaxStreams int
+	// MaxHandlers is how many handlers may run at a time before connections are held back: then
+	// a request on a connection with fewHandlers that run is refused with REFUSED_STREAM, which
+	// clients may send again. 0 is no bound. Responses that continue without their handler do
+	// not count.
+	MaxHandlers int
 	// MaxHeaderBytes bounds the header fields of a request, as HTTP/2 counts them
 	// (32 bytes are added for each field), and MaxHeaderFields their number, in which
 	// the parts of a split Cookie and the names of announced trailers count too. A
@@ -82,6 +87,7 @@ type Server struct {
 	ErrorLog *log.Logger
 
 	dateCache atomic.Pointer[cachedDate]
+	running   atomic.Int64 // handlers, of all connections
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
@@ -102,6 +108,14 @@ func (s *Server) giveBack(n int) {
 	if s.Unsent != nil {
 		s.Unsent.Return(n)
 	}
+}
+
+// fewHandlers may run for any connection, however many run in all.
+const fewHandlers = 4
+
+// isCrowded reports whether as many handlers run as MaxHandlers.
+func (s *Server) isCrowded() bool {
+	return s.MaxHandlers > 0 && s.running.Load() >= int64(s.MaxHandlers)
 }
 
 // Configure makes a net/http server use s for clients that want HTTP/2. The

@@ -90,6 +90,8 @@ func (c *conn) start(st *stream) error {
 		return nil
 	}
 	c.handlers++
+	c.running++
+	c.srv.running.Add(1)
 	if c.idle > 0 {
 		c.idle--
 		c.work <- st
@@ -110,6 +112,8 @@ func (c *conn) serve(st *stream) {
 	for st != nil {
 		st.serve()
 		c.mu.Lock()
+		c.running--
+		c.srv.running.Add(-1)
 		c.releaseHeader(st)
 		next, wait := c.next()
 		c.mu.Unlock()
@@ -137,6 +141,8 @@ func (c *conn) next() (st *stream, wait bool) {
 	for len(c.waiting) > 0 && c.handlers <= c.srv.MaxStreams {
 		st, c.waiting = c.waiting[0], c.waiting[1:]
 		if st.closed == nil {
+			c.running++
+			c.srv.running.Add(1)
 			return st, false
 		}
 		c.releaseHeader(st)

@@ -251,7 +251,10 @@ func (s *storm) client(stormCtx, drainCtx context.Context, i int) {
 		s.connects(stormCtx, drainCtx, user, i)
 		return
 	case doUnread:
-		s.unread(stormCtx, user)
+		s.crowdConnection(stormCtx, user, crowded{path: "/api/v1/namespaces/" + namespace + "/secrets/" + unreadName})
+		return
+	case doWatches:
+		s.crowdConnection(stormCtx, user, crowded{path: s.Scenario.path() + fromNow, window: crowdedWindow})
 		return
 	}
 	c := newClient(user, o)

@@ -17,6 +17,7 @@ const (
 	doConnect   = "connect"   // once a second, get one object on a new connection
 	doHerd      = "herd"      // keep a watch open, also when the server is started again
 	doUnread    = "unread"    // ask for an object many times at once, and take no byte of it
+	doWatches   = "watches"   // open many watches at once, and keep them
 )
 
 // How clients of a scenario read.
@@ -86,6 +87,7 @@ func scenarios() []scenario {
 		{Name: "leases", About: "a flood of changes of Leases", Data: smallData, Do: doLeases, Accept: mediaJSON, Changes: true},
 		{Name: "connects", About: "every client makes a TLS connection a second and gets one object", Data: smallData, Do: doConnect, Accept: mediaJSON},
 		{Name: "unread", About: "each client asks for an object of 60 KB 100 times at once and takes no byte of it, beside 4 clients that read as usual", Data: smallData, Do: doUnread, Accept: mediaJSON, Read: readNever, Honest: 4, Changes: true},
+		{Name: "watches", About: "each client opens 100 watches at once and keeps those that it gets, beside 4 clients that read as usual", Data: smallData, Do: doWatches, Accept: mediaJSON, Read: readNever, Honest: 4},
 		{Name: "herd", About: "the server is started again, and all clients resume their watches at once", Data: smallData, Do: doHerd, Accept: mediaJSON},
 	}
 }

@@ -30,7 +30,7 @@ var mixture = []struct {
 	clients  int
 }{
 	{"list-json", 8}, {"list-protobuf", 4}, {"list-gzip", 4}, {"list-table", 4}, {"watchlist", 4}, {"slow", 8}, {"never", 8},
-	{"small-json", 4}, {"small-protobuf", 4}, {"small-watchlist", 4}, {"writers", 8}, {"events", 2}, {"leases", 8}, {"connects", 16}, {"unread", 8},
+	{"small-json", 4}, {"small-protobuf", 4}, {"small-watchlist", 4}, {"writers", 8}, {"events", 2}, {"leases", 8}, {"connects", 16}, {"unread", 8}, {"watches", 8},
 }
 
 const (

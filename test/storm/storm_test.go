@@ -128,7 +128,7 @@ func TestStormOfLists(t *testing.T) {
 // TestStormOfSlowReaders has clients that hardly read, or never, which costs neither the
 // server its life nor other readers their answers.
 func TestStormOfSlowReaders(t *testing.T) {
-	testStorm(t, stormOptions(t), 32, "slow", "never", "unread")
+	testStorm(t, stormOptions(t), 32, "slow", "never", "unread", "watches")
 }
 
 // TestSoak puts mixed load on a server for half an hour in the long suite, else for a

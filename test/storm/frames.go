@@ -18,9 +18,12 @@ import (
 )
 
 const (
-	unreadName    = "unread"
-	unreadBytes   = 45_000 // a third more as JSON
-	unreadStreams = 100
+	unreadName     = "unread"
+	unreadBytes    = 45_000 // a third more as JSON
+	crowdedStreams = 100
+	crowdedWindow  = 1 << 20
+	// fromNow is the query of a watch without initial events.
+	fromNow = "?watch=1&sendInitialEvents=false&resourceVersionMatch=NotOlderThan"
 )
 
 // createUnread creates the object that the clients of the unread scenario ask for.
@@ -40,18 +43,25 @@ func createUnread(ctx context.Context, url string) error {
 	return err
 }
 
-// unread asks for an object on all streams of a connection, with no window for what is
-// answered, and asks again when the server has given up, until the storm ends.
-func (s *storm) unread(ctx context.Context, user string) {
+// crowded is what a client asks for on all streams of a connection at once.
+type crowded struct {
+	path string
+	// window is for what is answered; 0 takes no byte of it.
+	window uint32
+}
+
+// crowdConnection asks for the same on all streams of a connection, and asks again when the server has
+// answered or has given up, until the storm ends.
+func (s *storm) crowdConnection(ctx context.Context, user string, what crowded) {
 	for ctx.Err() == nil {
-		if err := s.unreadOnce(ctx, user); err != nil && ctx.Err() == nil {
+		if err := s.crowdOnce(ctx, user, what); err != nil && ctx.Err() == nil {
 			s.crowd.note(broken, err.Error(), 0)
 			_ = wait(ctx, retryAfterBreak)
 		}
 	}
 }
 
-func (s *storm) unreadOnce(ctx context.Context, user string) error {
+func (s *storm) crowdOnce(ctx context.Context, user string, what crowded) error {
 	server, err := url.Parse(s.URL)
 	if err != nil {
 		return err
@@ -66,13 +76,12 @@ func (s *storm) unreadOnce(ctx context.Context, user string) error {
 	var out, block bytes.Buffer
 	out.WriteString(http2.ClientPreface)
 	framer, encoder := http2.NewFramer(&out, conn), hpack.NewEncoder(&block)
-	_ = framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
-	for i := range uint32(unreadStreams) {
+	_ = framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: what.window})
+	for i := range uint32(crowdedStreams) {
 		block.Reset()
 		for _, field := range []hpack.HeaderField{
 			{Name: ":method", Value: "GET"}, {Name: ":scheme", Value: "https"}, {Name: ":authority", Value: server.Host},
-			{Name: ":path", Value: "/api/v1/namespaces/" + namespace + "/secrets/" + unreadName},
-			{Name: "authorization", Value: "Bearer " + user},
+			{Name: ":path", Value: what.path}, {Name: "authorization", Value: "Bearer " + user},
 		} {
 			_ = encoder.WriteField(field)
 		}
@@ -81,7 +90,7 @@ func (s *storm) unreadOnce(ctx context.Context, user string) error {
 	if _, err := io.Copy(conn, &out); err != nil {
 		return err
 	}
-	for ended := 0; ended < unreadStreams; {
+	for ended := 0; ended < crowdedStreams; {
 		frame, err := framer.ReadFrame()
 		if err != nil {
 			s.crowd.note(unfinished, "", 0)
@@ -90,9 +99,17 @@ func (s *storm) unreadOnce(ctx context.Context, user string) error {
 		switch frame := frame.(type) {
 		case *http2.RSTStreamFrame:
 			ended++
+		case *http2.HeadersFrame:
+			if frame.StreamEnded() {
+				ended++
+			}
 		case *http2.DataFrame:
-			if len(frame.Data()) > 0 {
+			if len(frame.Data()) > 0 && what.window == 0 {
 				return fmt.Errorf("%d bytes without a window", len(frame.Data()))
+			}
+			if frame.StreamEnded() { // a watch that was refused: an answer of few bytes
+				s.crowd.note(refused, "", 0)
+				ended++
 			}
 		}
 	}
