@@ -1,6 +1,7 @@
 package kelson
 
 import (
+	"github.com/apikeel/kelson/h2"
 	"github.com/apikeel/kelson/internal/newcomers"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
@@ -46,6 +47,9 @@ func (s *Server) holdMemory() stage {
 				return false
 			}
 			x.held, x.holder = bytes, x.User.Name
+			if w, ok := x.ResponseWriter.(h2.Laster); ok {
+				w.Lasts()
+			}
 			return true
 		},
 		end: func(x *exchange, _ any) {

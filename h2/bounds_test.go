@@ -16,6 +16,7 @@ import (
 	"golang.org/x/net/http2/hpack"
 
 	"github.com/apikeel/kelson/budget"
+	"github.com/apikeel/kelson/h2"
 	"github.com/apikeel/kelson/internal/polltest"
 )
 
@@ -659,15 +660,31 @@ func TestUnsentIsBounded(t *testing.T) {
 // more, and others get theirs.
 func TestCrowdIsHeldBack(t *testing.T) {
 	const most = 16
-	var running atomic.Int64
+	var running, lasts atomic.Int64
 	done := make(chan struct{})
 	s := newServer()
 	s.MaxHandlers = most
-	ts := serve(t, s, func(http.ResponseWriter, *http.Request) {
+	ts := serve(t, s, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Lasts") != "" {
+			w.(h2.Laster).Lasts()
+			lasts.Add(1)
+			<-done
+			return
+		}
 		running.Add(1)
 		defer running.Add(-1)
 		<-done
 	})
+	for i := range int64(2) { // responses that last do not count
+		lasting := dial(t, ts)
+		for stream := range uint32(most) {
+			if err := lasting.begin(2*stream+1, true, "x-lasts", "1"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lasting.ping(isError)
+		polltest.Until(t, "handlers of responses that last run", func() bool { return lasts.Load() == (i+1)*most })
+	}
 	crowd, other := dial(t, ts), dial(t, ts)
 	refused := 0
 	count := func(f http2.Frame) bool {

@@ -84,7 +84,7 @@ type conn struct {
 	last        uint32 // the newest stream of the client
 	large       int    // streams with a large response
 	handlers    int    // goroutines that run a handler
-	running     int    // handlers that have not returned; those that continue have
+	running     int    // handlers that count for Server.MaxHandlers
 	waiting     []*stream
 	idle        int       // goroutines that wait at work
 	used        time.Time // when it had its last request

@@ -48,6 +48,21 @@ type Continuer interface {
 // Continue implements Continuer.
 func (w *response) Continue(f func()) { w.continuation = f }
 
+// A Laster is a writer whose response may last as long as the client likes.
+type Laster interface {
+	// Lasts says that it does, and that somebody else bounds how many there are: the handler
+	// does not count for Server.MaxHandlers any longer.
+	Lasts()
+}
+
+// Lasts implements Laster.
+func (w *response) Lasts() {
+	c := w.st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.stopCounting(w.st)
+}
+
 // Header implements http.ResponseWriter.
 func (w *response) Header() http.Header {
 	if w.header == nil {

@@ -54,8 +54,8 @@ type Server struct {
 	MaxStreams int
 	// MaxHandlers is how many handlers may run at a time before connections are held back: then
 	// a request on a connection with fewHandlers that run is refused with REFUSED_STREAM, which
-	// clients may send again. 0 is no bound. Responses that continue without their handler do
-	// not count.
+	// clients may send again. 0 is no bound. Responses that continue without their handler, and
+	// those of which a handler says that they last (Laster), do not count.
 	MaxHandlers int
 	// MaxHeaderBytes bounds the header fields of a request, as HTTP/2 counts them
 	// (32 bytes are added for each field), and MaxHeaderFields their number, in which

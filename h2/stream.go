@@ -26,6 +26,7 @@ type stream struct {
 	// headerBytes is what the header of the request adds to conn.headerBytes.
 	headerBytes int
 
+	counted  bool  // the handler counts in conn.running and Server.running
 	window   int64 // what the client accepts
 	large    bool  // the response
 	answered bool  // the handler has returned, and the response is complete
@@ -90,8 +91,7 @@ func (c *conn) start(st *stream) error {
 		return nil
 	}
 	c.handlers++
-	c.running++
-	c.srv.running.Add(1)
+	c.count(st)
 	if c.idle > 0 {
 		c.idle--
 		c.work <- st
@@ -99,6 +99,21 @@ func (c *conn) start(st *stream) error {
 	}
 	go c.serve(st)
 	return nil
+}
+
+// count counts the handler of a stream for MaxHandlers, until stopCounting is called.
+func (c *conn) count(st *stream) {
+	st.counted = true
+	c.running++
+	c.srv.running.Add(1)
+}
+
+func (c *conn) stopCounting(st *stream) {
+	if st.counted {
+		st.counted = false
+		c.running--
+		c.srv.running.Add(-1)
+	}
 }
 
 // releaseHeader is called when the request of a stream is garbage.
@@ -112,8 +127,7 @@ func (c *conn) serve(st *stream) {
 	for st != nil {
 		st.serve()
 		c.mu.Lock()
-		c.running--
-		c.srv.running.Add(-1)
+		c.stopCounting(st)
 		c.releaseHeader(st)
 		next, wait := c.next()
 		c.mu.Unlock()
@@ -141,8 +155,7 @@ func (c *conn) next() (st *stream, wait bool) {
 	for len(c.waiting) > 0 && c.handlers <= c.srv.MaxStreams {
 		st, c.waiting = c.waiting[0], c.waiting[1:]
 		if st.closed == nil {
-			c.running++
-			c.srv.running.Add(1)
+			c.count(st)
 			return st, false
 		}
 		c.releaseHeader(st)
