@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package pgtest runs a real PostgreSQL for a test: the programs of the distribution
 // (Debian's package postgresql), in a folder of its own, as an ordinary user where the
 // test runs as root. Start at Start. It is for tests only.
@@ -240,9 +242,9 @@ func (db *DB) Restart() {
 func (db *DB) start() error {
 	cmd := db.command("postgres", "-D", db.data())
 	cmd.Stdout, cmd.Stderr = db.log, db.log
-	// A test that is killed leaves no database behind. The signal is that of the end of
-	// the thread which has started the process: it has to stay.
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	// On Linux, a test that is killed leaves no database behind. The signal is that of the
+	// end of the thread which has started the process: it has to stay.
+	killWithParent(cmd.SysProcAttr)
 	started, exited := make(chan error, 1), make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
