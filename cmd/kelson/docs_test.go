@@ -21,8 +21,8 @@ import (
 var docsRun = []string{"getting-started", "install", "operations", "migrating", "troubleshooting", "languages"}
 
 var (
-	// shellBlock is a block of shell commands in a document. Those that are marked with a
-	// word after sh are not run.
+	// shellBlock is a block of shell commands in a document. A word after sh is noexec, for
+	// a block that is not run, or the program without which it is not run.
 	shellBlock = regexp.MustCompile("(?ms)^```sh( \\w+)?\n(.*?)^```$")
 	// negated is a command that is to fail. The shell itself does not mind if it does not.
 	negated = regexp.MustCompile(`(?m)^! (.*)$`)
@@ -30,7 +30,8 @@ var (
 
 // TestDocumentsRun runs what the documents tell people to type: the blocks of a document
 // one after the other in one shell, each command of which has to succeed. What is marked
-// noexec needs root or a network, and is only parsed.
+// noexec needs root or a network, and is only parsed; what is marked with a program is
+// run where that is installed.
 func TestDocumentsRun(t *testing.T) {
 	t.Parallel()
 	bash, err := exec.LookPath("bash")
@@ -47,17 +48,24 @@ func TestDocumentsRun(t *testing.T) {
 			var script strings.Builder
 			blocks := shellBlock.FindAllStringSubmatch(string(text), -1)
 			for i, block := range blocks {
-				switch block[1] {
+				mark := strings.TrimSpace(block[1])
+				switch mark {
+				case "javac":
+					if _, err := exec.LookPath(mark); err != nil {
+						t.Logf("block %d is not run: %s is not on PATH", i+1, mark)
+						continue
+					}
+					fallthrough
 				case "":
 					fmt.Fprintf(&script, "echo '== block %d' >&2\n%s", i+1, negated.ReplaceAllString(block[2], "if $1; then echo 'succeeded, and was to fail' >&2; exit 97; fi"))
-				case " noexec":
+				case "noexec":
 					check := exec.CommandContext(t.Context(), bash, "-n")
 					check.Stdin = strings.NewReader(block[2])
 					if out, err := check.CombinedOutput(); err != nil {
 						t.Errorf("block %d does not parse: %v: %s", i+1, err, out)
 					}
 				default:
-					t.Errorf("block %d: got the mark %q, want none or noexec", i+1, block[1])
+					t.Errorf("block %d: got the mark %q, want none, noexec or javac", i+1, mark)
 				}
 			}
 			if len(blocks) == 0 {
