@@ -126,7 +126,7 @@ func (s *Server) AdvertiseAddress() (net.IP, error) {
 	}
 	ip, err := utilnet.ResolveBindAddress(net.ParseIP(host))
 	if err != nil {
-		return nil, fmt.Errorf("no address to advertise is found; give one: %w", err)
+		return nil, fmt.Errorf("no address to advertise is found; give one with --advertise-address: %w", err)
 	}
 	return ip, nil
 }

@@ -158,13 +158,19 @@ func (a *assembly) startService(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	endpoints := a.EndpointReconciler
 	ip, err := a.outer.AdvertiseAddress()
 	if err != nil {
-		return err
+		if a.places.shared() {
+			return err
+		}
+		// A machine without a network has no pods that would need the endpoints.
+		a.Logger.Warn("the service kubernetes gets no endpoints, until the server is started again with a network or --advertise-address", "error", err)
+		endpoints = EndpointNone
 	}
 	service := apiserver.NewService(apiserver.ServiceConfig{
 		Server: a.own, ClusterIP: a.allocator.First().String(), NodePort: a.ServiceNodePort, IP: ip.String(), Port: int32(port),
-		Shared: a.places.shared(), Replaces: a.Serving.PermitPortSharing, Endpoints: a.EndpointReconciler, Servers: a.Servers,
+		Shared: a.places.shared(), Replaces: a.Serving.PermitPortSharing, Endpoints: endpoints, Servers: a.Servers,
 		Leases: a.places.all[a.places.number("", leaseResource)].backend, Ready: a.outer.Signals().MuxAndDiscoveryComplete.Happened(),
 	})
 	a.service.Store(service)
