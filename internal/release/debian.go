@@ -56,6 +56,7 @@ Maintainer: The Kelson authors <kelson@example.invalid>
 Installed-Size: %d
 Section: net
 Priority: optional
+Depends: passwd
 Description: Kubernetes API server in one process
  Kelson serves the Kubernetes API from a data folder of its own, or from etcd or
  PostgreSQL. This package has the program, its man pages and a systemd unit.

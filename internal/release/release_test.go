@@ -195,6 +195,11 @@ func TestUnitIsValid(t *testing.T) {
 			t.Errorf("systemd-analyze verify: got %s, %v; want nothing about the unit", line, err)
 		}
 	}
+	// 1.3 is what docs/install.md says. Other versions of systemd weigh other things.
+	out, err = exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=20", name).CombinedOutput()
+	if err != nil && !bytes.Contains(out, []byte("unrecognized option")) { // before systemd 250
+		t.Errorf("systemd-analyze security: got %v, %s; want an exposure of at most 2.0", err, out)
+	}
 }
 
 // TestBillOfMaterials: it has the program and every module that it was built from.
