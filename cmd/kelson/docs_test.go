@@ -50,9 +50,9 @@ func TestDocumentsRun(t *testing.T) {
 			for i, block := range blocks {
 				mark := strings.TrimSpace(block[1])
 				switch mark {
-				case "javac":
-					if _, err := exec.LookPath(mark); err != nil {
-						t.Logf("block %d is not run: %s is not on PATH", i+1, mark)
+				case "javac", "node", "python3":
+					if missing := missingFor(t, mark); missing != "" {
+						t.Logf("block %d is not run: %s", i+1, missing)
 						continue
 					}
 					fallthrough
@@ -65,7 +65,7 @@ func TestDocumentsRun(t *testing.T) {
 						t.Errorf("block %d does not parse: %v: %s", i+1, err, out)
 					}
 				default:
-					t.Errorf("block %d: got the mark %q, want none, noexec or javac", i+1, mark)
+					t.Errorf("block %d: got the mark %q, want none, noexec, javac, node or python3", i+1, mark)
 				}
 			}
 			if len(blocks) == 0 {
@@ -74,6 +74,36 @@ func TestDocumentsRun(t *testing.T) {
 			runDocument(t, bash, script.String())
 		})
 	}
+}
+
+// clientNode is the client of Kubernetes for Node.js, if 'npm install' was run.
+const clientNode = "../../clients/npm/node_modules/@kubernetes/client-node"
+
+// missingFor says what is not installed that a block with a mark needs.
+func missingFor(t *testing.T, mark string) string {
+	if _, err := exec.LookPath(mark); err != nil {
+		return mark + " is not on PATH"
+	}
+	switch mark {
+	case "node":
+		if _, err := os.Stat(clientNode); err != nil {
+			return "clients/npm has no node_modules: run 'npm install' there"
+		}
+	case "python3":
+		if err := exec.CommandContext(t.Context(), debianPython(), "-c", "import kubernetes").Run(); err != nil {
+			return "Python has no package kubernetes (Debian: python3-kubernetes)"
+		}
+	}
+	return ""
+}
+
+// debianPython returns Debian's Python, which has the client of Kubernetes as a package,
+// or the name of any other.
+func debianPython() string {
+	if _, err := os.Stat("/usr/bin/python3"); err == nil {
+		return "/usr/bin/python3"
+	}
+	return "python3"
 }
 
 // runDocument runs a script in a folder of its own. Ports that documents name are
@@ -95,7 +125,22 @@ func runDocument(t *testing.T, bash, script string) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bash, "-e", "-u", "-o", "pipefail", "-x", "-c", "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT\n"+script)
 	cmd.Dir = work
-	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+work, "KUBECONFIG=")
+	sources, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What 'npm install' would have done, and Debian's Python before others.
+	modules := t.TempDir()
+	if err := os.Symlink(filepath.Join(sources, "clients/npm"), filepath.Join(modules, "kelson")); err != nil {
+		t.Fatal(err)
+	}
+	if python, err := exec.LookPath(debianPython()); err == nil {
+		if err := os.Symlink(python, filepath.Join(bin, "python3")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+work, "KUBECONFIG=", "KELSON_SOURCES="+sources,
+		"NODE_PATH="+modules+":"+filepath.Join(sources, "clients/npm/node_modules"), "PYTHONDONTWRITEBYTECODE=1")
 	cmd.WaitDelay = 10 * time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("got %v, want every command to succeed:\n%s", err, out)
@@ -132,12 +177,9 @@ func TestClients(t *testing.T) {
 	t.Parallel()
 	t.Run("python", func(t *testing.T) {
 		t.Parallel()
-		// Debian's, which has the client of Kubernetes as a package.
-		python := "/usr/bin/python3"
-		if _, err := os.Stat(python); err != nil {
-			if python, err = exec.LookPath("python3"); err != nil {
-				t.Skip("python3 is not on PATH, which clients/python is for")
-			}
+		python, err := exec.LookPath(debianPython())
+		if err != nil {
+			t.Skip("python3 is not on PATH, which clients/python is for")
 		}
 		runClient(t, "../../clients/python", python, "-B", "-m", "unittest", "-v")
 	})
@@ -147,7 +189,7 @@ func TestClients(t *testing.T) {
 		if err != nil {
 			t.Skip("node is not on PATH, which clients/npm is for")
 		}
-		if _, err := os.Stat("../../clients/npm/node_modules/@kubernetes/client-node"); err != nil {
+		if _, err := os.Stat(clientNode); err != nil {
 			t.Skip("clients/npm has no node_modules: run 'npm install' there")
 		}
 		runClient(t, "../../clients/npm", node, "--test")
