@@ -72,6 +72,7 @@ type doctor struct {
 
 	config   controlplane.Config
 	running  bool // a server has the data folder open
+	unread   bool // whether a server has it open is not known: the store belongs to another user
 	findings []finding
 }
 
@@ -181,7 +182,7 @@ func (d *doctor) checkStore(ctx context.Context) {
 			return
 		}
 		// Opening a store writes files, which would be those of another user.
-		if err == nil && !isOwner(info) {
+		if d.unread = err == nil && !isOwner(info); d.unread {
 			d.find(name, warning, "run this as the owner of "+dir, "was not read: it belongs to another user")
 			return
 		}
@@ -322,7 +323,7 @@ func (d *doctor) checkPort(ctx context.Context) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		result, remedy := problem, "stop what listens there, or choose another port with --secure-port"
-		if !d.inFolder() {
+		if d.unread || !d.inFolder() {
 			result, remedy = warning, "if that is not this server, choose another port with --secure-port"
 		}
 		d.find("port", result, remedy, "%s cannot be used: %v", address, errors.Unwrap(err))

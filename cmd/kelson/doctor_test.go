@@ -4,6 +4,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -54,6 +55,28 @@ func (d diagnosis) want(t *testing.T, check, result, text string) {
 	if !d.has(check, result, text) {
 		t.Errorf("kelson doctor: got %+v, want %s of %s with %q", d.Findings, result, check, text)
 	}
+}
+
+// TestDoctorOfAnotherUser: root is not told that the port of a service is taken, since that
+// is probably the service.
+func TestDoctorOfAnotherUser(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to have a folder of another user")
+	}
+	dir := t.TempDir()
+	store := controlplane.StoreDir(dir)
+	if err := errors.Join(os.MkdirAll(store, 0o700), os.Chown(store, 65534, 65534)); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	d := examine(t, exitOK, dir, "--secure-port", fmt.Sprint(l.Addr().(*net.TCPAddr).Port))
+	d.want(t, "store", warning, "another user")
+	d.want(t, "port", warning, "address already in use")
 }
 
 // TestDoctorFindsNothing: a data folder that is well is said to be, while its server
