@@ -278,6 +278,11 @@ func TestBuiltTwice(t *testing.T) {
 	if err != nil {
 		t.Skip("not in a clone of the repository")
 	}
+	// The same commit for both, even if there is a newer one meanwhile.
+	head, err := exec.Command("git", "rev-parse", "HEAD").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
 	var sums []string
 	for _, folder := range []string{"a", "another/folder"} {
 		clone := filepath.Join(t.TempDir(), folder)
@@ -292,6 +297,7 @@ func TestBuiltTwice(t *testing.T) {
 			}
 		}
 		run("", "git", "clone", "--quiet", strings.TrimSpace(string(root)), clone)
+		run(clone, "git", "checkout", "--quiet", "--detach", strings.TrimSpace(string(head)))
 		run(clone, "go", "run", "./internal/release", "-o", "dist", "-targets", "linux/amd64")
 		text, err := os.ReadFile(filepath.Join(clone, "dist", "SHA256SUMS"))
 		if err != nil {
