@@ -164,6 +164,7 @@ type Engine struct {
 	// used by the housekeeping goroutine only.
 	retained  atomic.Int64
 	counted   int64
+	leftover  bool          // there is history below floor to be removed; as counted
 	compactMu sync.Mutex    // one compaction at a time
 	garbage   atomic.Int64  // bytes deleted since the tables were last rewritten (reclaimSpace)
 	wake      chan struct{} // capacity 1; makes the housekeeping goroutine run now
@@ -305,9 +306,7 @@ func (e *Engine) load() error {
 	if err := e.loadFloor(first); err != nil {
 		return err
 	}
-	if floor := e.floor.Load(); first != 0 && first < floor {
-		return e.removeHistory(context.Background(), floor)
-	}
+	e.leftover = first != 0 && first < e.floor.Load()
 	return nil
 }
 

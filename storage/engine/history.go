@@ -35,7 +35,7 @@ func (e *Engine) Compact(ctx context.Context, revision int64) error {
 		return e.readOnly(err)
 	}
 	// The new compaction revision is stored first: if the process crashes while history
-	// is being removed, load finishes it.
+	// is being removed, removeLeftover finishes it.
 	if err := e.db.Set(metaKey(metaCompact), metaValue(revision), pebble.Sync); err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ func (e *Engine) Compact(ctx context.Context, revision int64) error {
 // removeHistory removes the events before a revision, and the versions that they
 // replaced, in batches. An event goes in the same batch as the version that it
 // replaced, so a crash leaves no version without the event that leads to it. The
-// batches are not synced: what a crash undoes is removed again by load.
+// batches are not synced: what a crash undoes is removed again by removeLeftover.
 func (e *Engine) removeHistory(ctx context.Context, revision int64) error {
 	for {
 		more, err := e.removeStep(revision)
@@ -162,6 +162,9 @@ func (e *Engine) keepOnce() (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := e.removeLeftover(); err != nil {
+		return 0, err
+	}
 	if err := e.trimHistory(); err != nil {
 		return 0, err
 	}
@@ -175,6 +178,20 @@ func (e *Engine) keepOnce() (time.Duration, error) {
 		next = min(next, time.Second) // creates are refused for lack of space: see soon whether there is room again
 	}
 	return min(next, expiry), nil
+}
+
+// removeLeftover removes history that was there when the store was opened and that nobody can
+// read: what a crash has left of a compaction, or what was kept with RetainAge, which is off
+// now.
+func (e *Engine) removeLeftover() error {
+	if !e.leftover {
+		return nil
+	}
+	e.compactMu.Lock()
+	defer e.compactMu.Unlock()
+	err := e.removeHistory(e.ctx, e.floor.Load())
+	e.leftover = err != nil
+	return err
 }
 
 // trimHistory compacts to the oldest revision that HistoryAge and HistoryCount allow to
