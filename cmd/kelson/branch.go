@@ -78,7 +78,7 @@ func (f *branchFlags) run(cmd *cobra.Command, s streams, name string) error {
 		return err
 	}
 	if revision > 0 || !at.IsZero() {
-		fmt.Fprintf(s.err, "Taking back what was changed since %s…\n", f.at)
+		fmt.Fprintf(s.out, "Taking back what was changed since %s…\n", f.at)
 		if branch.Revision, err = rollBack(cmd.Context(), branch.DataDir, revision, at); err != nil {
 			return errors.Join(err, branch.Remove())
 		}
