@@ -88,7 +88,8 @@ func (s *storm) crowdOnce(ctx context.Context, user string, what crowded) error 
 		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: true})
 	}
 	if _, err := io.Copy(conn, &out); err != nil {
-		return err
+		s.crowd.note(unfinished, "", 0)
+		return nil // the server has cut it off while it still sends
 	}
 	for ended := 0; ended < crowdedStreams; {
 		frame, err := framer.ReadFrame()
