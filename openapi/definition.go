@@ -57,8 +57,12 @@ func objectName(s *resource.Served) string {
 	return definitionName(s.Version.New(), s.GroupVersionKind())
 }
 
+func hasList(s *resource.Served) bool {
+	return s.Version.NewList != nil && slices.Contains(s.Definition.Verbs, "list")
+}
+
 func listName(s *resource.Served) string {
-	if s.Version.NewList == nil || !slices.Contains(s.Definition.Verbs, "list") {
+	if !hasList(s) {
 		return ""
 	}
 	return definitionName(s.Version.NewList(), s.GroupVersion.WithKind(s.Definition.ListKind))

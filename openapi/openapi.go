@@ -340,6 +340,5 @@ func acceptsGzip(r *http.Request) bool {
 
 // address is where a document is found as long as it does not change.
 func address(name, hash string) string {
-	u := url.URL{Path: "/openapi/v3/" + name, RawQuery: url.Values{"hash": {hash}}.Encode()}
-	return u.String()
+	return (&url.URL{Path: "/openapi/v3/" + name}).EscapedPath() + "?hash=" + hash
 }
