@@ -50,15 +50,3 @@ const (
 // maxShared is the length of a text up to which strings share its memory. One of them
 // that somebody keeps then keeps no more than that.
 const maxShared = 8 << 10
-
-// IsCompact reports whether a text is JSON that json.Compact and HTML escaping would leave
-// as it is. It may say no although it is.
-func IsCompact(text string) bool {
-	for i := range len(text) {
-		if c := text[i]; c <= ' ' || c == '<' || c == '>' || c == '&' || c == 0xe2 {
-			return false
-		}
-	}
-	p := parser{Scanner: jsonscan.Scanner{Text: text}}
-	return p.skip() && p.At == len(text)
-}

@@ -21,7 +21,6 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/apikeel/kelson/internal/jsonstruct"
 	"github.com/apikeel/kelson/internal/jsonvalue"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
@@ -523,10 +522,65 @@ func appendIntOrString(_ *stack, dst []byte, v value) ([]byte, bool) {
 // appendFields appends a FieldsV1, which is JSON already.
 func appendFields(_ *stack, dst []byte, v value) ([]byte, bool) {
 	number, raw, size, ok := next(v.bytes)
-	if !ok || v.wire != wireBytes || number != 1 || raw.wire != wireBytes || size != len(v.bytes) || !jsonstruct.IsCompact(text(raw.bytes)) {
+	if !ok || v.wire != wireBytes || number != 1 || raw.wire != wireBytes || size != len(v.bytes) || !isFieldSet(raw.bytes) {
 		return throughObject(reflect.TypeFor[metav1.FieldsV1]())(nil, dst, v)
 	}
 	return append(dst, raw.bytes...), true
+}
+
+// maxFieldDepth is how deep the objects of a field set are nested at most.
+const maxFieldDepth = 1000
+
+// isFieldSet reports whether bytes are a set of fields as ownership writes it, which
+// json.Compact and HTML escaping leave as it is: objects in objects, down to empty ones. It
+// may say no although they are.
+func isFieldSet(b []byte) bool {
+	for depth := 1; depth <= maxFieldDepth; depth++ {
+		if len(b) < 2 || b[0] != '{' {
+			return false
+		}
+		if b = b[1:]; b[0] == '}' {
+			for len(b) > 0 && b[0] == '}' {
+				if b, depth = b[1:], depth-1; depth == 0 {
+					return len(b) == 0
+				}
+			}
+			if len(b) == 0 || b[0] != ',' {
+				return false
+			}
+			b = b[1:]
+		}
+		key := fieldKey(b)
+		if key == 0 {
+			return false
+		}
+		b = b[key:]
+	}
+	return false
+}
+
+// fieldKey returns the length of a key and its colon, 0 if there is none that is written
+// as ownership writes it.
+func fieldKey(b []byte) int {
+	if len(b) == 0 || b[0] != '"' {
+		return 0
+	}
+	for i := 1; i+1 < len(b); i++ {
+		switch c := b[i]; {
+		case c == '"':
+			if b[i+1] == ':' {
+				return i + 2
+			}
+			return 0
+		case c == '\\':
+			if i++; b[i] != '"' && b[i] != '\\' {
+				return 0
+			}
+		case c < ' ' || c == '<' || c == '>' || c == '&' || c == 0xe2:
+			return 0
+		}
+	}
+	return 0
 }
 
 // throughObject decodes a value that has its own methods, and encodes it.
