@@ -6,7 +6,9 @@ package jsonscan
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -57,6 +59,9 @@ func (s *Scanner) String() (string, bool) {
 				}
 				return raw, true
 			}
+			if ascii || utf8.ValidString(raw) {
+				return unescape(raw[1 : len(raw)-1])
+			}
 			var text string
 			err := json.Unmarshal([]byte(raw), &text)
 			return text, err == nil
@@ -70,6 +75,67 @@ func (s *Scanner) String() (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// unescape returns the value of what stands between the quotes of a string, which is valid
+// UTF-8.
+func unescape(raw string) (string, bool) {
+	var text strings.Builder
+	text.Grow(len(raw))
+	for {
+		n := strings.IndexByte(raw, '\\')
+		if n < 0 {
+			text.WriteString(raw)
+			return text.String(), true
+		}
+		text.WriteString(raw[:n])
+		if raw = raw[n+1:]; raw == "" {
+			return "", false
+		}
+		c := raw[0]
+		raw = raw[1:]
+		switch c {
+		case '"', '\\', '/':
+			text.WriteByte(c)
+		case 'b':
+			text.WriteByte('\b')
+		case 'f':
+			text.WriteByte('\f')
+		case 'n':
+			text.WriteByte('\n')
+		case 'r':
+			text.WriteByte('\r')
+		case 't':
+			text.WriteByte('\t')
+		case 'u':
+			r, ok := codeUnit(raw)
+			if !ok {
+				return "", false
+			}
+			raw = raw[4:]
+			if utf16.IsSurrogate(r) {
+				var second rune
+				if strings.HasPrefix(raw, `\u`) {
+					second, _ = codeUnit(raw[2:])
+				}
+				if r = utf16.DecodeRune(r, second); r != utf8.RuneError {
+					raw = raw[6:]
+				}
+			}
+			text.WriteRune(r)
+		default:
+			return "", false
+		}
+	}
+}
+
+// codeUnit returns the four hexadecimal digits that a text begins with.
+func codeUnit(raw string) (rune, bool) {
+	if len(raw) < 4 {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(raw[:4], 16, 16)
+	return rune(n), err == nil
 }
 
 // Number reads a number. It is whole if it has neither a fraction nor an exponent. The

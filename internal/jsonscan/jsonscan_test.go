@@ -65,3 +65,15 @@ func TestScanner(t *testing.T) {
 		t.Error("a zero byte is the end")
 	}
 }
+
+// BenchmarkString reads a file as it stands in a config map.
+func BenchmarkString(b *testing.B) {
+	text := `"` + strings.Repeat(`a line of a file with \"quotes\"\n`, 32) + `"`
+	b.SetBytes(int64(len(text)))
+	for b.Loop() {
+		s := Scanner{Text: text}
+		if _, ok := s.String(); !ok {
+			b.Fatal("it is a string")
+		}
+	}
+}
