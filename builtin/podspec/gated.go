@@ -25,135 +25,133 @@ const deviceAllocation = "DynamicResourceAllocation"
 
 // gatedSpec and gatedStatus are the features of pod specs and pod statuses that
 // have a feature gate.
-func gatedSpec() []gated[corev1.PodSpec] {
-	return []gated[corev1.PodSpec]{
-		{"ClusterTrustBundleProjection", func(s *corev1.PodSpec, visit func(bool, func())) {
-			eachProjection(s, func(p *corev1.VolumeProjection) {
-				visit(p.ClusterTrustBundle != nil, func() { p.ClusterTrustBundle = nil })
-			})
-		}},
-		{"PodCertificateRequest", func(s *corev1.PodSpec, visit func(bool, func())) {
-			eachProjection(s, func(p *corev1.VolumeProjection) {
-				visit(p.PodCertificate != nil, func() { p.PodCertificate = nil })
-			})
-		}},
-		{"GenericWorkload", func(s *corev1.PodSpec, visit func(bool, func())) {
-			visit(s.SchedulingGroup != nil, func() { s.SchedulingGroup = nil })
-		}},
-		{"EvictionRequestAPI", func(s *corev1.PodSpec, visit func(bool, func())) {
-			visit(s.EvictionResponders != nil, func() { s.EvictionResponders = nil })
-		}},
-		{"EmptyDirVolumeMode", func(s *corev1.PodSpec, visit func(bool, func())) {
-			for i := range s.Volumes {
-				if d := s.Volumes[i].EmptyDir; d != nil {
-					visit(d.Mode != nil, func() { d.Mode = nil })
+var gatedSpec = []gated[corev1.PodSpec]{
+	{"ClusterTrustBundleProjection", func(s *corev1.PodSpec, visit func(bool, func())) {
+		eachProjection(s, func(p *corev1.VolumeProjection) {
+			visit(p.ClusterTrustBundle != nil, func() { p.ClusterTrustBundle = nil })
+		})
+	}},
+	{"PodCertificateRequest", func(s *corev1.PodSpec, visit func(bool, func())) {
+		eachProjection(s, func(p *corev1.VolumeProjection) {
+			visit(p.PodCertificate != nil, func() { p.PodCertificate = nil })
+		})
+	}},
+	{"GenericWorkload", func(s *corev1.PodSpec, visit func(bool, func())) {
+		visit(s.SchedulingGroup != nil, func() { s.SchedulingGroup = nil })
+	}},
+	{"EvictionRequestAPI", func(s *corev1.PodSpec, visit func(bool, func())) {
+		visit(s.EvictionResponders != nil, func() { s.EvictionResponders = nil })
+	}},
+	{"EmptyDirVolumeMode", func(s *corev1.PodSpec, visit func(bool, func())) {
+		for i := range s.Volumes {
+			if d := s.Volumes[i].EmptyDir; d != nil {
+				visit(d.Mode != nil, func() { d.Mode = nil })
+			}
+		}
+	}},
+	{"AtomicWriteVolumeUserFields", volumeUsers},
+	{"VolumeBindMountOptions", func(s *corev1.PodSpec, visit func(bool, func())) {
+		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+			for i := range c.VolumeMounts {
+				m := &c.VolumeMounts[i]
+				visit(m.BindMountOptions != nil, func() { m.BindMountOptions = nil })
+			}
+		})
+	}},
+	{"GRPCContainerProbeTLS", func(s *corev1.PodSpec, visit func(bool, func())) {
+		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+			for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
+				if p != nil && p.GRPC != nil {
+					visit(p.GRPC.Mode != nil, func() { p.GRPC.Mode = nil })
 				}
 			}
-		}},
-		{"AtomicWriteVolumeUserFields", volumeUsers},
-		{"VolumeBindMountOptions", func(s *corev1.PodSpec, visit func(bool, func())) {
-			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
-				for i := range c.VolumeMounts {
-					m := &c.VolumeMounts[i]
-					visit(m.BindMountOptions != nil, func() { m.BindMountOptions = nil })
+		})
+	}},
+	{"ContainerStopSignals", func(s *corev1.PodSpec, visit func(bool, func())) {
+		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+			if c.Lifecycle == nil {
+				return
+			}
+			visit(c.Lifecycle.StopSignal != nil, func() {
+				c.Lifecycle.StopSignal = nil
+				if *c.Lifecycle == (corev1.Lifecycle{}) {
+					c.Lifecycle = nil
 				}
 			})
-		}},
-		{"GRPCContainerProbeTLS", func(s *corev1.PodSpec, visit func(bool, func())) {
-			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
-				for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
-					if p != nil && p.GRPC != nil {
-						visit(p.GRPC.Mode != nil, func() { p.GRPC.Mode = nil })
-					}
+		})
+	}},
+	{"H2CContainerProbe", func(s *corev1.PodSpec, visit func(bool, func())) {
+		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+			for _, a := range httpGets(c) {
+				visit(a.Protocol != nil, func() { a.Protocol = nil })
+			}
+		})
+	}},
+	{"UserNamespacesSupport", func(s *corev1.PodSpec, visit func(bool, func())) {
+		visit(s.HostUsers != nil, func() { s.HostUsers = nil })
+	}},
+	{"SupplementalGroupsPolicy", func(s *corev1.PodSpec, visit func(bool, func())) {
+		if c := s.SecurityContext; c != nil {
+			visit(c.SupplementalGroupsPolicy != nil, func() { c.SupplementalGroupsPolicy = nil })
+		}
+	}},
+	{"SELinuxChangePolicy", func(s *corev1.PodSpec, visit func(bool, func())) {
+		if c := s.SecurityContext; c != nil {
+			visit(c.SELinuxChangePolicy != nil, func() { c.SELinuxChangePolicy = nil })
+		}
+	}},
+	{"ProcMountType", func(s *corev1.PodSpec, visit func(bool, func())) {
+		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+			if sc := c.SecurityContext; sc != nil && sc.ProcMount != nil {
+				visit(*sc.ProcMount != corev1.DefaultProcMount, func() { sc.ProcMount = new(corev1.DefaultProcMount) })
+			}
+		})
+	}},
+	{"PodLevelResources", func(s *corev1.PodSpec, visit func(bool, func())) {
+		visit(s.Resources != nil, func() { s.Resources = nil })
+	}},
+	{"MatchLabelKeysInPodTopologySpread", func(s *corev1.PodSpec, visit func(bool, func())) {
+		for i := range s.TopologySpreadConstraints {
+			c := &s.TopologySpreadConstraints[i]
+			visit(len(c.MatchLabelKeys) > 0, func() { c.MatchLabelKeys = nil })
+		}
+	}},
+	{"ContainerRestartRules", func(s *corev1.PodSpec, visit func(bool, func())) {
+		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+			visit(len(c.RestartPolicyRules) > 0, func() { c.RestartPolicyRules = nil })
+		})
+		for i := range s.InitContainers {
+			c := &s.InitContainers[i]
+			visit(c.RestartPolicy != nil && !IsSidecar(c), func() { c.RestartPolicy = nil })
+		}
+		for i := range s.Containers {
+			c := &s.Containers[i]
+			visit(c.RestartPolicy != nil, func() { c.RestartPolicy = nil })
+		}
+		for i := range s.EphemeralContainers {
+			c := &s.EphemeralContainers[i]
+			visit(c.RestartPolicy != nil, func() { c.RestartPolicy = nil })
+		}
+	}},
+	{"HostnameOverride", func(s *corev1.PodSpec, visit func(bool, func())) {
+		visit(s.HostnameOverride != nil, func() { s.HostnameOverride = nil })
+	}},
+	{"EnvFiles", func(s *corev1.PodSpec, visit func(bool, func())) {
+		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+			for i := range c.Env {
+				if from := c.Env[i].ValueFrom; from != nil {
+					visit(from.FileKeyRef != nil, func() { from.FileKeyRef = nil })
 				}
-			})
-		}},
-		{"ContainerStopSignals", func(s *corev1.PodSpec, visit func(bool, func())) {
-			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
-				if c.Lifecycle == nil {
-					return
-				}
-				visit(c.Lifecycle.StopSignal != nil, func() {
-					c.Lifecycle.StopSignal = nil
-					if *c.Lifecycle == (corev1.Lifecycle{}) {
-						c.Lifecycle = nil
-					}
-				})
-			})
-		}},
-		{"H2CContainerProbe", func(s *corev1.PodSpec, visit func(bool, func())) {
-			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
-				for _, a := range httpGets(c) {
-					visit(a.Protocol != nil, func() { a.Protocol = nil })
-				}
-			})
-		}},
-		{"UserNamespacesSupport", func(s *corev1.PodSpec, visit func(bool, func())) {
-			visit(s.HostUsers != nil, func() { s.HostUsers = nil })
-		}},
-		{"SupplementalGroupsPolicy", func(s *corev1.PodSpec, visit func(bool, func())) {
-			if c := s.SecurityContext; c != nil {
-				visit(c.SupplementalGroupsPolicy != nil, func() { c.SupplementalGroupsPolicy = nil })
 			}
-		}},
-		{"SELinuxChangePolicy", func(s *corev1.PodSpec, visit func(bool, func())) {
-			if c := s.SecurityContext; c != nil {
-				visit(c.SELinuxChangePolicy != nil, func() { c.SELinuxChangePolicy = nil })
-			}
-		}},
-		{"ProcMountType", func(s *corev1.PodSpec, visit func(bool, func())) {
-			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
-				if sc := c.SecurityContext; sc != nil && sc.ProcMount != nil {
-					visit(*sc.ProcMount != corev1.DefaultProcMount, func() { sc.ProcMount = new(corev1.DefaultProcMount) })
-				}
-			})
-		}},
-		{"PodLevelResources", func(s *corev1.PodSpec, visit func(bool, func())) {
-			visit(s.Resources != nil, func() { s.Resources = nil })
-		}},
-		{"MatchLabelKeysInPodTopologySpread", func(s *corev1.PodSpec, visit func(bool, func())) {
-			for i := range s.TopologySpreadConstraints {
-				c := &s.TopologySpreadConstraints[i]
-				visit(len(c.MatchLabelKeys) > 0, func() { c.MatchLabelKeys = nil })
-			}
-		}},
-		{"ContainerRestartRules", func(s *corev1.PodSpec, visit func(bool, func())) {
-			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
-				visit(len(c.RestartPolicyRules) > 0, func() { c.RestartPolicyRules = nil })
-			})
-			for i := range s.InitContainers {
-				c := &s.InitContainers[i]
-				visit(c.RestartPolicy != nil && !IsSidecar(c), func() { c.RestartPolicy = nil })
-			}
-			for i := range s.Containers {
-				c := &s.Containers[i]
-				visit(c.RestartPolicy != nil, func() { c.RestartPolicy = nil })
-			}
-			for i := range s.EphemeralContainers {
-				c := &s.EphemeralContainers[i]
-				visit(c.RestartPolicy != nil, func() { c.RestartPolicy = nil })
-			}
-		}},
-		{"HostnameOverride", func(s *corev1.PodSpec, visit func(bool, func())) {
-			visit(s.HostnameOverride != nil, func() { s.HostnameOverride = nil })
-		}},
-		{"EnvFiles", func(s *corev1.PodSpec, visit func(bool, func())) {
-			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
-				for i := range c.Env {
-					if from := c.Env[i].ValueFrom; from != nil {
-						visit(from.FileKeyRef != nil, func() { from.FileKeyRef = nil })
-					}
-				}
-			})
-		}},
-		{"ImageVolume", imageVolumes},
-		{deviceAllocation, func(s *corev1.PodSpec, visit func(bool, func())) {
-			visit(s.ResourceClaims != nil, func() { s.ResourceClaims = nil })
-			EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
-				visit(c.Resources.Claims != nil, func() { c.Resources.Claims = nil })
-			})
-		}},
-	}
+		})
+	}},
+	{"ImageVolume", imageVolumes},
+	{deviceAllocation, func(s *corev1.PodSpec, visit func(bool, func())) {
+		visit(s.ResourceClaims != nil, func() { s.ResourceClaims = nil })
+		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+			visit(c.Resources.Claims != nil, func() { c.Resources.Claims = nil })
+		})
+	}},
 }
 
 // imageVolumes is the walk of volumes with the content of an image. They are removed with
@@ -180,44 +178,42 @@ func eachProjection(s *corev1.PodSpec, f func(p *corev1.VolumeProjection)) {
 	}
 }
 
-func gatedStatus() []gated[corev1.PodStatus] {
-	return []gated[corev1.PodStatus]{
-		{"InPlacePodLevelResourcesVerticalScaling", func(s *corev1.PodStatus, visit func(bool, func())) {
-			visit(s.Resources != nil || s.AllocatedResources != nil, func() { s.Resources, s.AllocatedResources = nil, nil })
-		}},
-		{"DRAExtendedResource", func(s *corev1.PodStatus, visit func(bool, func())) {
-			visit(s.ExtendedResourceClaimStatus != nil, func() { s.ExtendedResourceClaimStatus = nil })
-		}},
-		{"ResourceHealthStatus", func(s *corev1.PodStatus, visit func(bool, func())) {
-			eachContainerStatus(s, func(c *corev1.ContainerStatus) {
-				visit(len(c.AllocatedResourcesStatus) > 0, func() { c.AllocatedResourcesStatus = nil })
-			})
-		}},
-		{"ResourceHealthStatusMessage", func(s *corev1.PodStatus, visit func(bool, func())) {
-			eachContainerStatus(s, func(c *corev1.ContainerStatus) {
-				for i := range c.AllocatedResourcesStatus {
-					for j := range c.AllocatedResourcesStatus[i].Resources {
-						h := &c.AllocatedResourcesStatus[i].Resources[j]
-						visit(h.Message != nil, func() { h.Message = nil })
-					}
+var gatedStatus = []gated[corev1.PodStatus]{
+	{"InPlacePodLevelResourcesVerticalScaling", func(s *corev1.PodStatus, visit func(bool, func())) {
+		visit(s.Resources != nil || s.AllocatedResources != nil, func() { s.Resources, s.AllocatedResources = nil, nil })
+	}},
+	{"DRAExtendedResource", func(s *corev1.PodStatus, visit func(bool, func())) {
+		visit(s.ExtendedResourceClaimStatus != nil, func() { s.ExtendedResourceClaimStatus = nil })
+	}},
+	{"ResourceHealthStatus", func(s *corev1.PodStatus, visit func(bool, func())) {
+		eachContainerStatus(s, func(c *corev1.ContainerStatus) {
+			visit(len(c.AllocatedResourcesStatus) > 0, func() { c.AllocatedResourcesStatus = nil })
+		})
+	}},
+	{"ResourceHealthStatusMessage", func(s *corev1.PodStatus, visit func(bool, func())) {
+		eachContainerStatus(s, func(c *corev1.ContainerStatus) {
+			for i := range c.AllocatedResourcesStatus {
+				for j := range c.AllocatedResourcesStatus[i].Resources {
+					h := &c.AllocatedResourcesStatus[i].Resources[j]
+					visit(h.Message != nil, func() { h.Message = nil })
 				}
-			})
-		}},
-		{"DRANodeAllocatableResources", func(s *corev1.PodStatus, visit func(bool, func())) {
-			visit(s.NodeAllocatableResourceClaimStatuses != nil, func() { s.NodeAllocatableResourceClaimStatuses = nil })
-		}},
-		{"CSIVolumeHealth", func(s *corev1.PodStatus, visit func(bool, func())) {
-			visit(s.VolumeHealth != nil, func() { s.VolumeHealth = nil })
-		}},
-		{"ImageVolumeWithDigest", func(s *corev1.PodStatus, visit func(bool, func())) {
-			eachContainerStatus(s, func(c *corev1.ContainerStatus) {
-				for i := range c.VolumeMounts {
-					m := &c.VolumeMounts[i]
-					visit(m.VolumeStatus != nil, func() { m.VolumeStatus = nil })
-				}
-			})
-		}},
-	}
+			}
+		})
+	}},
+	{"DRANodeAllocatableResources", func(s *corev1.PodStatus, visit func(bool, func())) {
+		visit(s.NodeAllocatableResourceClaimStatuses != nil, func() { s.NodeAllocatableResourceClaimStatuses = nil })
+	}},
+	{"CSIVolumeHealth", func(s *corev1.PodStatus, visit func(bool, func())) {
+		visit(s.VolumeHealth != nil, func() { s.VolumeHealth = nil })
+	}},
+	{"ImageVolumeWithDigest", func(s *corev1.PodStatus, visit func(bool, func())) {
+		eachContainerStatus(s, func(c *corev1.ContainerStatus) {
+			for i := range c.VolumeMounts {
+				m := &c.VolumeMounts[i]
+				visit(m.VolumeStatus != nil, func() { m.VolumeStatus = nil })
+			}
+		})
+	}},
 }
 
 func eachContainerStatus(s *corev1.PodStatus, f func(c *corev1.ContainerStatus)) {
@@ -297,14 +293,14 @@ func volumeUsers(s *corev1.PodSpec, visit func(bool, func())) {
 // old version uses; old is nil on create.
 func dropOff[T any](on func(name string) bool, now, old *T, features []gated[T]) {
 	for _, f := range features {
-		w, keep := f.walk, on(f.gate)
-		if old != nil {
-			w(old, func(used bool, _ func()) { keep = keep || used })
+		keep := on(f.gate)
+		if old != nil && !keep {
+			f.walk(old, func(used bool, _ func()) { keep = keep || used })
 		}
 		if keep {
 			continue
 		}
-		w(now, func(used bool, clear func()) {
+		f.walk(now, func(used bool, clear func()) {
 			if used {
 				clear()
 			}
@@ -313,7 +309,7 @@ func dropOff[T any](on func(name string) bool, now, old *T, features []gated[T])
 }
 
 func dropSpecFields(gates features.Gates, spec, old *corev1.PodSpec) {
-	dropOff(gates.Enabled, spec, old, gatedSpec())
+	dropOff(gates.Enabled, spec, old, gatedSpec)
 }
 
 // DropDisabledPodFields clears the fields of features that are off in the spec
@@ -326,7 +322,7 @@ func DropDisabledPodFields(ctx context.Context, pod, old *corev1.Pod) {
 		oldSpec, oldStatus = &old.Spec, &old.Status
 	}
 	dropSpecFields(gates, &pod.Spec, oldSpec)
-	dropOff(gates.Enabled, &pod.Status, oldStatus, gatedStatus())
+	dropOff(gates.Enabled, &pod.Status, oldStatus, gatedStatus)
 	if !gates.Enabled(deviceAllocation) && (old == nil || len(old.Spec.ResourceClaims) == 0) {
 		pod.Status.ResourceClaimStatuses = nil // which belong to claims in the spec
 	}
