@@ -331,6 +331,7 @@ const maxWarnings = 4096
 type Warnings struct {
 	mu    sync.Mutex
 	texts []string
+	known map[string]bool // the texts
 }
 
 // Warn adds a warning for the client, once. It is safe for concurrent use.
@@ -341,9 +342,14 @@ func (r *Request) Warn(text string) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.texts) < maxWarnings && !slices.Contains(w.texts, text) {
-		w.texts = append(w.texts, text)
+	if len(w.texts) == maxWarnings || w.known[text] {
+		return
 	}
+	if w.known == nil {
+		w.known = map[string]bool{}
+	}
+	w.known[text] = true
+	w.texts = append(w.texts, text)
 }
 
 // Warnings returns the warnings added so far.

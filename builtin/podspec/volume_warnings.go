@@ -48,8 +48,8 @@ func overlapWarnings(v *corev1.Volume) []string {
 	var w []string
 	overlaps := func(kind string, paths []volumePath) {
 		for i, a := range paths {
-			for _, b := range paths[:i] {
-				if overlap(a, b) {
+			for _, b := range paths[:min(i, maxCompared)] {
+				if len(w) < maxPairs && overlap(a, b) {
 					w = append(w, fmt.Sprintf("volume %q (%s): overlapping paths: %s with %s", v.Name, kind, a, b))
 				}
 			}
@@ -79,8 +79,11 @@ func overlapWarnings(v *corev1.Volume) []string {
 }
 
 func overlap(a, b volumePath) bool {
-	return a.path != "" && b.path != "" &&
-		(strings.HasPrefix(a.path+"/", b.path+"/") || strings.HasPrefix(b.path+"/", a.path+"/"))
+	long, short := a.path, b.path
+	if len(long) < len(short) {
+		long, short = short, long
+	}
+	return short != "" && strings.HasPrefix(long, short) && (len(long) == len(short) || long[len(short)] == '/')
 }
 
 func keyPaths(items []corev1.KeyToPath, source string) []volumePath {

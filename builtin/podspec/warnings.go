@@ -52,13 +52,14 @@ func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Pat
 	for i := range spec.Volumes {
 		w = append(w, overlapWarnings(&spec.Volumes[i])...)
 	}
+	addresses, secrets := seen[string]{}, seen[corev1.LocalObjectReference]{}
 	for i, a := range spec.HostAliases {
-		if slices.ContainsFunc(spec.HostAliases[:i], func(o corev1.HostAlias) bool { return o.IP == a.IP }) {
+		if addresses.before(a.IP) {
 			w = append(w, fmt.Sprintf("%s: duplicate ip %q", sp.Child("hostAliases").Index(i).Child("ip"), a.IP))
 		}
 	}
 	for i, s := range spec.ImagePullSecrets {
-		if slices.Contains(spec.ImagePullSecrets[:i], s) {
+		if secrets.before(s) {
 			w = append(w, fmt.Sprintf("%s: duplicate name %q", sp.Child("imagePullSecrets").Index(i).Child("name"), s.Name))
 		}
 	}
@@ -226,10 +227,10 @@ func affinityWarnings(a *corev1.Affinity, p *field.Path) []string {
 // and clients that merge by name may drop either.
 func envWarnings(env []corev1.EnvVar, p *field.Path) []string {
 	var w []string
+	names := seen[string]{}
 	for i, v := range env {
 		ref := "$(" + v.Name + ")"
-		if slices.ContainsFunc(env[:i], func(o corev1.EnvVar) bool { return o.Name == v.Name }) &&
-			(v.ValueFrom != nil || v.Value == ref || !strings.Contains(v.Value, ref)) {
+		if names.before(v.Name) && (v.ValueFrom != nil || v.Value == ref || !strings.Contains(v.Value, ref)) {
 			w = append(w, fmt.Sprintf("%s: hides previous definition of %q, which may be dropped when using apply", p.Index(i), v.Name))
 		}
 	}
@@ -241,19 +242,23 @@ func portWarnings(spec *corev1.PodSpec, p *field.Path) []string {
 		path *field.Path
 		port corev1.ContainerPort
 	}
+	type portKey struct {
+		number   int32
+		protocol corev1.Protocol
+	}
 	var w []string
 	var all []block
+	same := map[portKey][]block{}
 	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
 		for i, port := range c.Ports {
 			pp := cp.Child("ports").Index(i)
 			if port.HostIP != "" && port.HostPort == 0 {
 				w = append(w, fmt.Sprintf("%s: hostIP set without hostPort: %+v", pp, port))
 			}
-			for _, o := range all {
-				if o.port.ContainerPort != port.ContainerPort || o.port.Protocol != port.Protocol {
-					continue
-				}
+			key := portKey{port.ContainerPort, port.Protocol}
+			for _, o := range same[key] {
 				switch {
+				case len(w) >= maxPairs:
 				case port.HostIP == o.port.HostIP && port.HostPort == o.port.HostPort:
 					w = append(w, fmt.Sprintf("%s: duplicate port definition with %s", pp, o.path))
 				case port.HostPort == 0 || o.port.HostPort == 0:
@@ -262,15 +267,40 @@ func portWarnings(spec *corev1.PodSpec, p *field.Path) []string {
 					w = append(w, fmt.Sprintf("%s: dangerously ambiguous port definition with %s", pp, o.path))
 				}
 			}
+			if len(same[key]) < maxCompared {
+				same[key] = append(same[key], block{pp, port})
+			}
 			all = append(all, block{pp, port})
 		}
 	})
-	for i, b := range all {
-		first := slices.IndexFunc(all, func(o block) bool { return o.port.Name == b.port.Name })
-		if b.port.Name != "" && first < i {
+	named := map[string]*field.Path{}
+	for _, b := range all {
+		first := named[b.port.Name]
+		switch {
+		case first == nil:
+			named[b.port.Name] = b.path
+		case b.port.Name != "":
 			w = append(w, fmt.Sprintf("%s: duplicate port name %q with %s, services and probes that select ports by name will use %s",
-				b.path, b.port.Name, all[first].path, all[first].path))
+				b.path, b.port.Name, first, first))
 		}
 	}
 	return w
+}
+
+// Ports and files are compared each with each, and each pair can make a warning. So that
+// the work does not grow with the square of what a client sends, an item is compared with
+// the first maxCompared others, and pairs make no more than maxPairs warnings.
+const (
+	maxCompared = 256
+	maxPairs    = 4096
+)
+
+// seen are the values that have come before.
+type seen[K comparable] map[K]bool
+
+// before reports whether a value has come before, and takes it.
+func (s seen[K]) before(value K) bool {
+	known := s[value]
+	s[value] = true
+	return known
 }
