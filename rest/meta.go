@@ -150,15 +150,7 @@ func (s *scope) validateName() apivalidation.ValidateNameFunc {
 	if f := s.def.Strategy.ValidateName; f != nil {
 		return f
 	}
-	return apivalidation.NameIsDNSSubdomain
-}
-
-// quickMeta is the metadata of an object with less work.
-type quickMeta struct{ resource.Object }
-
-// GetManagedFields implements metav1.Object.
-func (m quickMeta) GetManagedFields() []metav1.ManagedFieldsEntry {
-	return resource.ManagedFields(m.Object)
+	return validateSubdomain
 }
 
 // validateNew checks a new object.
