@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
 )
 
@@ -330,8 +331,19 @@ func (p *plan) untyped() *plan {
 	return bare
 }
 
+var typeIntOrString = reflect.TypeFor[intstr.IntOrString]()
+
 // unstructured returns a value in its JSON form.
 func (p *plan) unstructured(v reflect.Value) (any, error) {
+	if v.IsValid() && v.Type() == typeIntOrString {
+		// The only usual type whose JSON would be written and parsed for that.
+		switch is := v.Interface().(intstr.IntOrString); is.Type {
+		case intstr.Int:
+			return int64(is.IntVal), nil
+		case intstr.String:
+			return is.StrVal, nil
+		}
+	}
 	if p.convert != nil {
 		return p.convert.ToUnstructured(v)
 	}
