@@ -1,6 +1,8 @@
 package kelson
 
 import (
+	"net/http"
+
 	"github.com/apikeel/kelson/h2"
 	"github.com/apikeel/kelson/internal/newcomers"
 	"github.com/apikeel/kelson/metrics"
@@ -18,10 +20,41 @@ const (
 	// streamMemory is for other requests that last, such as exec and the logs of a pod: two
 	// connections with buffers between them.
 	streamMemory = 64 << 10
+
+	// ordinaryHeader is how much of the header of a request counts as part of what is above, or
+	// of the memory of its handler. What is more counts by itself.
+	ordinaryHeader = 8 << 10
+	// fieldMemory is for a field of a header beside its text, partMemory for a part of a URI:
+	// a requirement of a selector, a value, a parameter.
+	fieldMemory, partMemory = 80, 96
+	// shortURI is up to how many bytes of a URI the parts are not counted.
+	shortURI = 256
 )
 
-// holdMemory is the stage that counts the memory of connections and of requests that last, by
-// user. Who holds too much is answered 429; a connection for which there is no room is closed.
+// headerMemory returns how many bytes the header of a request takes beyond an ordinary one, with
+// what its URI is parsed into. Requests hold it until they end, also watches: their selectors.
+func headerMemory(r *http.Request) int64 {
+	bytes := 3 * len(r.RequestURI) // and of a parameter its text without escapes
+	if len(r.RequestURI) > shortURI {
+		for i := range len(r.RequestURI) {
+			switch r.RequestURI[i] {
+			case ',', '&', '/', '%':
+				bytes += partMemory
+			}
+		}
+	}
+	for name, values := range r.Header {
+		bytes += len(name)
+		for _, value := range values {
+			bytes += len(value) + fieldMemory
+		}
+	}
+	return int64(max(0, bytes-ordinaryHeader))
+}
+
+// holdMemory is the stage that counts the memory of connections, of requests that last and of
+// large headers, by user. Who holds too much is answered 429; a connection for which there is
+// no room is closed.
 func (s *Server) holdMemory() stage {
 	return stage{
 		begin: func(x *exchange) bool {
@@ -34,12 +67,14 @@ func (s *Server) holdMemory() stage {
 				x.tooMany(retryHeld)
 				return false
 			}
-			if !x.LongRunning() {
+			bytes, lasts := headerMemory(x.r), x.LongRunning()
+			switch {
+			case x.Verb == request.Watch:
+				bytes += watchMemory
+			case lasts:
+				bytes += streamMemory
+			case bytes == 0:
 				return true
-			}
-			bytes := int64(streamMemory)
-			if x.Verb == request.Watch {
-				bytes = watchMemory
 			}
 			if !s.memory().Clients.Take(x.User.Name, bytes, x.User.IsAdministrator()) {
 				x.ended = metrics.Dropped
@@ -47,7 +82,7 @@ func (s *Server) holdMemory() stage {
 				return false
 			}
 			x.held, x.holder = bytes, x.User.Name
-			if w, ok := x.ResponseWriter.(h2.Laster); ok {
+			if w, ok := x.ResponseWriter.(h2.Laster); ok && lasts {
 				w.Lasts()
 			}
 			return true

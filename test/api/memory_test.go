@@ -5,6 +5,9 @@ import (
 	"crypto/tls"
 	"io"
 	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -129,4 +132,79 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if got := get(s.Config()); got != http.StatusOK {
 		t.Errorf("an administrator: got %d, want 200", got)
 	}
+}
+
+// TestLargeHeadersAreBounded: requests with large headers, or with selectors that take a
+// multiple of their text, count with what they hold. Who has too many of them under way is
+// refused, and is not any more when they have ended.
+func TestLargeHeadersAreBounded(t *testing.T) {
+	t.Parallel()
+	for name, large := range map[string]func(*http.Request){
+		"header":     func(r *http.Request) { r.Header.Set("X-Large", strings.Repeat("x", 400<<10)) },
+		"selector":   func(r *http.Request) { r.URL.RawQuery = "labelSelector=" + strings.Repeat("a,", 10<<10) + "a" },
+		"watch":      func(r *http.Request) { r.URL.RawQuery = "watch=1&labelSelector=" + strings.Repeat("a,", 10<<10) + "a" },
+		"escaped":    func(r *http.Request) { r.URL.RawQuery = "fieldSelector=" + strings.Repeat("a%2C", 10<<10) + "a" },
+		"parameters": func(r *http.Request) { r.URL.RawQuery = strings.Repeat("a&", 10<<10) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.MemoryLimit(128<<20))
+			release := make(chan struct{})
+			held := s.On(kelsontest.Rule{Resource: "secrets"}, kelsontest.Hold(release))
+			nobody := s.User("nobody")
+			const requests, ofConnection = 40, 4
+			var refused atomic.Int64
+			var wg sync.WaitGroup
+			var c *http.Client
+			send := func(c *http.Client) int {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, nobody.Host+"/api/v1/secrets", nil)
+				if err != nil {
+					t.Error(err)
+					return 0
+				}
+				large(req)
+				resp, err := c.Do(req)
+				if err != nil {
+					t.Error(err)
+					return 0
+				}
+				resp.Body.Close()
+				return resp.StatusCode
+			}
+			for i := range requests {
+				if i%ofConnection == 0 {
+					c = ownConnection(t, nobody)
+				}
+				client := c
+				wg.Go(func() {
+					switch status := send(client); status {
+					case http.StatusTooManyRequests:
+						refused.Add(1)
+					case http.StatusForbidden:
+					default:
+						t.Errorf("got %d, want 403 or 429", status)
+					}
+				})
+			}
+			polltest.Until(t, "all requests are refused or under way", func() bool { return int(refused.Load())+held.Hits() == requests })
+			if got := refused.Load(); got < requests/2 || got == requests {
+				t.Errorf("%d of %d requests were refused, want most of them", got, requests)
+			}
+			close(release)
+			wg.Wait()
+			polltest.Until(t, "the user may ask again", func() bool { return send(c) == http.StatusForbidden })
+		})
+	}
+}
+
+// ownConnection returns a client that shares no connection with others.
+func ownConnection(t *testing.T, config *rest.Config) *http.Client {
+	t.Helper()
+	settings, err := rest.TLSConfigFor(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{TLSClientConfig: settings, ForceAttemptHTTP2: true}
+	t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
 }
