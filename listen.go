@@ -56,7 +56,7 @@ func (s *Server) bind() error {
 			return err
 		}
 	}
-	listener = newcomers.Listener(listener, s.Serving.MaxUnauthenticatedConnections)
+	listener = newcomers.Listener(listener, s.Serving.MaxUnauthenticatedConnections, s.memory().Strangers())
 	if s.Serving.ownHTTP2() {
 		listener = h2.Listen(listener)
 	}

@@ -15,16 +15,24 @@ import (
 // DefaultMax is the default bound of Listener.
 const DefaultMax = 4096
 
+// ordinary is how many bytes a connection may receive before its client is known, without
+// counting as one that has received much: a handshake, and the header of a request.
+const ordinary = 16 << 10
+
 // Listener wraps a listener so that at most max of its connections, or DefaultMax if
 // that is not positive, are of clients that are not known. A connection costs some
 // tens of kilobytes, whoever opens it, and anybody can open as many as there are
 // ports. If there are too many, the oldest is closed: a client with credentials uses
 // them at once, one that only waits is the oldest before long.
-func Listener(l net.Listener, max int) net.Listener {
+//
+// What they have received, and may hold as half a header or handshake, is at most bytes
+// in all, beside a little for each; 0 is no bound. If it is more, the oldest of those that
+// have received much is closed.
+func Listener(l net.Listener, max int, bytes int64) net.Listener {
 	if max <= 0 {
 		max = DefaultMax
 	}
-	return listener{l, &newcomers{max: max}}
+	return listener{l, &newcomers{max: max, maxBytes: bytes}}
 }
 
 type listener struct {
@@ -42,10 +50,13 @@ func (l listener) Accept() (net.Conn, error) {
 
 // newcomers is the list of the connections whose client is not known, and its bound.
 type newcomers struct {
-	max int
+	max      int
+	maxBytes int64
 
 	mu     sync.Mutex
 	oldest list.List // of *newcomer, the oldest first; guarded by mu
+	large  list.List // those that have received more than ordinary; guarded by mu
+	bytes  int64     // what is more than ordinary of all; guarded by mu
 }
 
 // newcomer is a connection. It is in the list until its client is known or it is
@@ -55,7 +66,11 @@ type newcomer struct {
 	all     *newcomers
 	element *list.Element // nil when it is not in the list; guarded by all.mu
 	known   atomic.Bool   // it has left the list
-	release func()        // what Introduce was given for the end; guarded by all.mu
+	// received is how many bytes it has received since it had its last request; large is
+	// nil when it is not in the list of that name. Both are guarded by all.mu.
+	received int64
+	large    *list.Element
+	release  func() // what Introduce was given for the end; guarded by all.mu
 }
 
 // add puts a connection into the list, and closes the oldest if there are too many.
@@ -83,9 +98,55 @@ func (c *newcomer) leave(release func()) bool {
 		return false
 	}
 	c.all.oldest.Remove(c.element)
+	c.forget()
 	c.element, c.release = nil, release
 	c.known.Store(true)
 	return true
+}
+
+// forget is called when what the connection has received is not held any longer, or is that of
+// a known client. The caller holds all.mu.
+func (c *newcomer) forget() {
+	if c.large != nil {
+		c.all.large.Remove(c.large)
+		c.all.bytes -= c.received - ordinary
+		c.large = nil
+	}
+	c.received = 0
+}
+
+// Read implements net.Conn.
+func (c *newcomer) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n > 0 && !c.known.Load() {
+		c.all.receive(c, int64(n))
+	}
+	return n, err
+}
+
+// receive counts bytes that a connection has received. If there are too many, it closes the
+// oldest of those that have received much, which may be this one.
+func (n *newcomers) receive(c *newcomer, bytes int64) {
+	n.mu.Lock()
+	var surplus *newcomer
+	if c.element != nil {
+		c.received += bytes
+		switch more := c.received - ordinary; {
+		case more <= 0:
+		case c.large == nil:
+			c.large = n.large.PushBack(c)
+			n.bytes += more
+		default:
+			n.bytes += bytes
+		}
+		if n.maxBytes > 0 && n.bytes > n.maxBytes {
+			surplus = n.large.Front().Value.(*newcomer)
+		}
+	}
+	n.mu.Unlock()
+	if surplus != nil {
+		_ = surplus.Close()
+	}
 }
 
 // Close implements net.Conn.
@@ -142,4 +203,14 @@ func Introduce(ctx context.Context, hold func() (release func())) bool {
 		release() // another request was quicker, or the connection is closed
 	}
 	return true
+}
+
+// Answer must be called when a request on the connection is answered, and its client is not
+// known and may send another one: what it has sent is not held any longer.
+func Answer(ctx context.Context) {
+	if c, ok := ctx.Value(connKey{}).(*newcomer); ok && !c.known.Load() {
+		c.all.mu.Lock()
+		c.forget()
+		c.all.mu.Unlock()
+	}
 }

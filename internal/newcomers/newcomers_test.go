@@ -13,7 +13,7 @@ func TestNewcomersAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bounded := Listener(l, 3)
+	bounded := Listener(l, 3, 0)
 	defer bounded.Close()
 	connect := func() (client net.Conn, server *newcomer) {
 		t.Helper()
@@ -75,5 +75,69 @@ func TestNewcomersAreBounded(t *testing.T) {
 	connect()
 	if n := bounded.(listener).all.oldest.Len(); n != 3 {
 		t.Errorf("%d connections are counted, want 3", n)
+	}
+}
+
+// TestReceivedBytesAreBounded: of clients that are not known and have sent much, the one that
+// came to it first is closed when it is too much in all. Those that have sent little, have
+// had their answer or are known are not counted.
+func TestReceivedBytesAreBounded(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounded := Listener(l, 0, 100<<10)
+	defer bounded.Close()
+	all := bounded.(listener).all
+	send := func(bytes int) (client net.Conn, server *newcomer) {
+		t.Helper()
+		client, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		conn, err := bounded.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := client.Write(make([]byte, bytes)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(conn, make([]byte, bytes)); err != nil {
+			t.Fatal(err)
+		}
+		return client, conn.(*newcomer)
+	}
+	isOpen := func(client net.Conn, server *newcomer) bool {
+		if _, err := server.Write([]byte("x")); err != nil {
+			return false
+		}
+		_, err := io.ReadFull(client, make([]byte, 1))
+		return err == nil
+	}
+	small, smallServer := send(ordinary)
+	first, firstServer := send(ordinary + 60<<10)
+	second, secondServer := send(ordinary + 30<<10)
+	if !isOpen(first, firstServer) || all.bytes != 90<<10 {
+		t.Fatalf("%d bytes are counted, want 90 KiB, and all are open", all.bytes)
+	}
+	third, thirdServer := send(ordinary + 30<<10)
+	if isOpen(first, firstServer) {
+		t.Error("the first that has sent much is open, want that it is closed")
+	}
+	if !isOpen(small, smallServer) || !isOpen(second, secondServer) || !isOpen(third, thirdServer) {
+		t.Error("a connection is closed that had a right to what it has sent")
+	}
+	if Answer(WithConn(t.Context(), secondServer)); all.bytes != 30<<10 {
+		t.Errorf("after an answer %d bytes are counted, want 30 KiB", all.bytes)
+	}
+	if Introduce(WithConn(t.Context(), thirdServer), func() func() { return func() {} }); all.bytes != 0 || all.large.Len() != 0 {
+		t.Errorf("%d bytes of %d are counted, want none of a known client", all.bytes, all.large.Len())
+	}
+	if _, err := third.Write(make([]byte, 200<<10)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(thirdServer, make([]byte, 200<<10)); err != nil || all.bytes != 0 {
+		t.Errorf("a known client: got %v and %d bytes counted, want none", err, all.bytes)
 	}
 }

@@ -1,8 +1,10 @@
 package api
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -10,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/net/http2"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -174,6 +177,11 @@ func TestLargeHeadersAreBounded(t *testing.T) {
 			for i := range requests {
 				if i%ofConnection == 0 {
 					c = ownConnection(t, nobody)
+					resp, err := c.Get(nobody.Host + "/version") // the server knows it from now on
+					if err != nil {
+						t.Fatal(err)
+					}
+					resp.Body.Close()
 				}
 				client := c
 				wg.Go(func() {
@@ -207,4 +215,49 @@ func ownConnection(t *testing.T, config *rest.Config) *http.Client {
 	transport := &http.Transport{TLSClientConfig: settings, ForceAttemptHTTP2: true}
 	t.Cleanup(transport.CloseIdleConnections)
 	return &http.Client{Transport: transport}
+}
+
+// TestHalfHeadersAreBounded: clients that are not known do not have the server keep as many
+// half headers as they have connections: the oldest of them are closed. Others are answered.
+func TestHalfHeadersAreBounded(t *testing.T) {
+	t.Parallel()
+	s := kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.MemoryLimit(128<<20))
+	const large = 600 << 10 // three are more than may be kept
+	half := map[string][]byte{"http/1.1": []byte("GET / HTTP/1.1\r\nHost: a\r\nX-Large: " + strings.Repeat("x", large))}
+	var b bytes.Buffer
+	b.WriteString(http2.ClientPreface)
+	framer := http2.NewFramer(&b, nil)
+	part := make([]byte, 16<<10)
+	err := errors.Join(framer.WriteSettings(), framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: part}))
+	for range large / len(part) {
+		err = errors.Join(err, framer.WriteContinuation(1, false, part))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	half["h2"] = b.Bytes()
+	for protocol, text := range half {
+		var first *tls.Conn
+		for range 6 {
+			conn, err := tls.Dial("tcp", strings.TrimPrefix(s.Config().Host, "https://"), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { conn.Close() })
+			if _, err := conn.Write(text); err != nil && first == nil {
+				t.Fatal(err)
+			}
+			if first == nil {
+				first = conn
+			}
+		}
+		if n, err := io.Copy(io.Discard, first); n > 1000 { // settings, at most
+			t.Errorf("%s: got %d bytes and %v, want the end of the connection", protocol, n, err)
+		}
+		if resp, err := ownConnection(t, s.User("nobody")).Get(s.Config().Host + "/version"); err != nil {
+			t.Errorf("%s: another client: %v", protocol, err)
+		} else {
+			resp.Body.Close()
+		}
+	}
 }
