@@ -3,6 +3,7 @@ package kelson
 import (
 	"net/http"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/h2"
 	"github.com/apikeel/kelson/internal/newcomers"
 	"github.com/apikeel/kelson/metrics"
@@ -61,7 +62,7 @@ func (s *Server) holdMemory() stage {
 			if x.loopback {
 				return true
 			}
-			if !x.isStranger() && !newcomers.Introduce(x.r.Context(), func() func() { return s.Hold(&x.User, connectionMemory) }) {
+			if !x.isStranger() && !newcomers.Introduce(x.r.Context(), func() func() { return s.hold((*budget.Shared).Take, &x.User, connectionMemory) }) {
 				x.disconnect()
 				x.ended = metrics.Dropped
 				x.tooMany(retryHeld)
@@ -76,12 +77,13 @@ func (s *Server) holdMemory() stage {
 			case bytes == 0:
 				return true
 			}
-			if !s.memory().Clients.Take(x.User.Name, bytes, x.User.IsAdministrator()) {
+			name := x.User.Name
+			if !s.memory().Clients.TakeMore(name, bytes, x.User.IsAdministrator()) {
 				x.ended = metrics.Dropped
 				x.tooMany(retryHeld)
 				return false
 			}
-			x.held, x.holder = bytes, x.User.Name
+			x.held, x.holder = bytes, name
 			if w, ok := x.ResponseWriter.(h2.Laster); ok && lasts {
 				w.Lasts()
 			}
@@ -102,8 +104,12 @@ const retryHeld = 5
 // Hold takes bytes of the memory that clients hold, in the name of a user. It returns a
 // function that gives them back, to be called once, or nil if there is no room.
 func (s *Server) Hold(user *request.User, bytes int64) (release func()) {
+	return s.hold((*budget.Shared).TakeMore, user, bytes)
+}
+
+func (s *Server) hold(take func(*budget.Shared, string, int64, bool) bool, user *request.User, bytes int64) (release func()) {
 	clients, name := &s.memory().Clients, user.Name
-	if !clients.Take(name, bytes, user.IsAdministrator()) {
+	if !take(clients, name, bytes, user.IsAdministrator()) {
 		return nil
 	}
 	return func() { clients.Return(name, bytes) }

@@ -38,6 +38,33 @@ func TestSharedIsDivided(t *testing.T) {
 	}
 }
 
+// TestConnectionsHaveRoom: a thousand nodes with ten watches each are too much for a server with
+// 512 MiB. All of them have a connection, on which they say that they live, and half of them
+// their watches; before, those who came last had none.
+func TestConnectionsHaveRoom(t *testing.T) {
+	const nodes, watches, connection, watch = 1000, 10, 16 << 10, 12 << 10
+	s := &New(512 << 20).Clients
+	connected, watched := 0, 0
+	for i := range nodes {
+		node := fmt.Sprint("system:node:", i)
+		if !s.Take(node, connection, false) {
+			continue
+		}
+		connected++
+		for range watches {
+			if s.TakeMore(node, watch, false) {
+				watched++
+			}
+		}
+	}
+	if connected != nodes || watched < watches*nodes/2 {
+		t.Errorf("%d of %d nodes have a connection, and %d watches in all, want all and half of them", connected, nodes, watched)
+	}
+	if !s.TakeMore("admin", watch, true) {
+		t.Error("an administrator is refused")
+	}
+}
+
 // TestSharedConcurrently: what is held is never above the limit, and nothing stays when all is
 // given back.
 func TestSharedConcurrently(t *testing.T) {
