@@ -2,7 +2,9 @@ package kelson
 
 import (
 	"net/http"
+	"strings"
 
+	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/h2"
 	"github.com/apikeel/kelson/internal/newcomers"
@@ -77,7 +79,7 @@ func (s *Server) holdMemory() stage {
 			case bytes == 0:
 				return true
 			}
-			name := x.User.Name
+			name := holder(&x.User)
 			if !s.memory().Clients.TakeMore(name, bytes, x.User.IsAdministrator()) {
 				x.ended = metrics.Dropped
 				x.tooMany(retryHeld)
@@ -101,6 +103,16 @@ func (s *Server) holdMemory() stage {
 // end something first.
 const retryHeld = 5
 
+// holder returns in whose name a user holds memory. The service accounts of a namespace do so
+// together: who may create one has as many names as they like.
+func holder(user *request.User) string {
+	if account, ok := strings.CutPrefix(user.Name, authz.ServiceAccountPrefix); ok {
+		namespace, _, _ := strings.Cut(account, ":")
+		return user.Name[:len(authz.ServiceAccountPrefix)+len(namespace)]
+	}
+	return user.Name
+}
+
 // Hold takes bytes of the memory that clients hold, in the name of a user. It returns a
 // function that gives them back, to be called once, or nil if there is no room.
 func (s *Server) Hold(user *request.User, bytes int64) (release func()) {
@@ -108,7 +120,7 @@ func (s *Server) Hold(user *request.User, bytes int64) (release func()) {
 }
 
 func (s *Server) hold(take func(*budget.Shared, string, int64, bool) bool, user *request.User, bytes int64) (release func()) {
-	clients, name := &s.memory().Clients, user.Name
+	clients, name := &s.memory().Clients, holder(user)
 	if !take(clients, name, bytes, user.IsAdministrator()) {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -66,20 +67,7 @@ func TestWatchesAreBounded(t *testing.T) {
 	s := kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.MemoryLimit(128<<20))
 	const viewers = "viewers"
 	greedy, other := s.User("greedy", viewers), s.User("other", viewers)
-	rights := client(t, s).RbacV1()
-	if _, err := rights.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
-		ObjectMeta: metav1.ObjectMeta{Name: viewers},
-		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"watch"}, APIGroups: []string{""}, Resources: []string{"configmaps"}}},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := rights.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
-		ObjectMeta: metav1.ObjectMeta{Name: viewers},
-		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: viewers},
-		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: viewers}},
-	}, metav1.CreateOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	allowWatches(t, s, viewers)
 	n, end := openWatches(t, greedy, 2000)
 	if n < 300 || n >= 2000 {
 		t.Fatalf("%d watches were opened, want some hundreds", n)
@@ -97,6 +85,45 @@ func TestWatchesAreBounded(t *testing.T) {
 		got, _ := openWatches(t, greedy, 1)
 		return got == 1
 	})
+}
+
+// allowWatches lets a group watch config maps.
+func allowWatches(t *testing.T, s *kelsontest.Server, viewers string) {
+	t.Helper()
+	rights := client(t, s).RbacV1()
+	if _, err := rights.ClusterRoles().Create(t.Context(), &rbacv1.ClusterRole{
+		ObjectMeta: metav1.ObjectMeta{Name: viewers},
+		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"watch"}, APIGroups: []string{""}, Resources: []string{"configmaps"}}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := rights.ClusterRoleBindings().Create(t.Context(), &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: viewers},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: viewers},
+		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: viewers}},
+	}, metav1.CreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestAccountsAreBoundedTogether: who may create service accounts in a namespace does not get
+// more memory by having many of them. Others have room, also accounts of other namespaces.
+func TestAccountsAreBoundedTogether(t *testing.T) {
+	t.Parallel()
+	s := kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.MemoryLimit(128<<20))
+	const viewers = "viewers"
+	allowWatches(t, s, viewers)
+	for i := range 6 {
+		account := s.Token(fmt.Sprint("system:serviceaccount:tenant:", i), viewers)
+		if n, _ := openWatches(t, account, 2000); n > 0 && i > 0 || n < 300 && i == 0 {
+			t.Errorf("account %d: %d watches were opened, want that the first takes what there is for all", i, n)
+		}
+	}
+	for _, other := range []string{"system:serviceaccount:other:0", "system:node:a", "system:serviceaccount:tenants:0"} {
+		if n, _ := openWatches(t, s.Token(other, viewers), 10); n != 10 {
+			t.Errorf("%s: %d watches were opened, want 10", other, n)
+		}
+	}
 }
 
 // TestConnectionsAreBounded: a user who opens connections without end, and may do nothing, is
