@@ -735,3 +735,41 @@ func TestCrowdIsHeldBack(t *testing.T) {
 		return f.Header().Type == http2.FrameHeaders && f.Header().StreamID == 2*(most+10)+1
 	})
 }
+
+// TestCrowdKeepsItsConnection: a client whose requests are refused because many handlers run has
+// made no mistake. Its connection, with the responses that it waits for, does not end however
+// often that happens, as on the connection of a proxy with many clients.
+func TestCrowdKeepsItsConnection(t *testing.T) {
+	const most, further = 4, 4000
+	done := make(chan struct{})
+	s := newServer()
+	s.MaxHandlers = most
+	ts := serve(t, s, func(http.ResponseWriter, *http.Request) { <-done })
+	c := dial(t, ts)
+	refused, answered, next := 0, 0, uint32(1)
+	count := func(f http2.Frame) bool {
+		switch f := f.(type) {
+		case *http2.RSTStreamFrame:
+			refused++
+		case *http2.GoAwayFrame:
+			t.Fatalf("after %d refusals the connection ends: %v", refused, f.ErrCode)
+		case *http2.HeadersFrame, *http2.MetaHeadersFrame:
+			answered++
+		}
+		return false
+	}
+	for range most + further {
+		if err := c.begin(next, true); err != nil {
+			t.Fatal(err)
+		}
+		if next += 2; next%101 == 0 {
+			c.ping(count)
+		}
+	}
+	c.ping(count)
+	if refused != further {
+		t.Errorf("%d requests were refused, want %d", refused, further)
+	}
+	close(done)
+	c.frames("the responses", func(f http2.Frame) bool { return count(f) || answered == most })
+}

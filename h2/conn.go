@@ -311,10 +311,15 @@ func (c *conn) refuse(err http2.StreamError) error {
 	if st := c.streams[err.StreamID]; st != nil {
 		c.resetStream(st, err.Code)
 	} else {
-		c.addReset(err.StreamID, err.Code)
-		c.remember(err.StreamID, c.srv.firstWindow())
+		c.resetUnserved(err.StreamID, err.Code)
 	}
 	return c.budget.spend(resetCost)
+}
+
+// resetUnserved resets a stream that has no handler.
+func (c *conn) resetUnserved(id uint32, code http2.ErrCode) {
+	c.addReset(id, code)
+	c.remember(id, c.srv.firstWindow())
 }
 
 // remember notes that a stream was reset, on which the client may send n bytes more.

@@ -37,8 +37,12 @@ func (c *conn) headers(h frameHeader, dependency uint32) error {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	case len(c.streams) >= c.srv.MaxStreams && c.acknowledged:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
-	case len(c.streams) >= c.srv.MaxStreams, c.headerBytes+c.fields.size > maxHeldHeaders*c.srv.MaxHeaderBytes, c.running >= fewHandlers && c.srv.isCrowded():
+	case len(c.streams) >= c.srv.MaxStreams, c.headerBytes+c.fields.size > maxHeldHeaders*c.srv.MaxHeaderBytes:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
+	case c.running >= fewHandlers && c.srv.isCrowded():
+		// The client has made no mistake: it costs no tokens, as a request that is served.
+		c.resetUnserved(id, http2.ErrCodeRefusedStream)
+		return nil
 	}
 	st, err := c.newStream(h)
 	if err != nil {
