@@ -65,7 +65,8 @@ func (b *backend) proxy(w http.ResponseWriter, r *http.Request) {
 		location.RawQuery = r.URL.Query().Encode()
 	}
 	if hold := b.server.Hold; hold != nil && req.Verb == request.Watch {
-		release := hold(&req.User, watchMemory)
+		// In the name of the one who asks: whoever may impersonate others must not use up theirs.
+		release := hold(req.Requestor(), watchMemory+int64(len(location.RawQuery)))
 		if release == nil {
 			b.server.Fail(w, r, apierrors.NewTooManyRequests("too many watches, end some of them first", retryHeld))
 			return

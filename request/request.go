@@ -120,6 +120,14 @@ type Request struct {
 	reads, writes, held int64
 }
 
+// Requestor returns the user who was authenticated, also if User is another one.
+func (r *Request) Requestor() *User {
+	if r.Impersonator != nil {
+		return r.Impersonator
+	}
+	return &r.User
+}
+
 const (
 	// MaxAuditID is the largest length of an audit ID in bytes.
 	MaxAuditID = 1024
