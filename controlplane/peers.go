@@ -68,6 +68,7 @@ func (a *assembly) newPeers() (err error) {
 		Address: func(ctx context.Context, name string) (string, error) { return apiserver.FindPeer(ctx, store, name) },
 		Catalog: a.catalogs.get, Dynamic: a.dynamicVersions, DynamicRevision: func() int64 { return a.aggregator.Revision() },
 		Fail:    func(w http.ResponseWriter, r *http.Request, err error) { rest.WriteError(w, r, err, a.resources) },
+		Hold:    a.outer.Hold,
 		Metrics: a.measured, Logger: a.Logger,
 	})
 	if err != nil {

@@ -47,6 +47,7 @@ import (
 
 	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/metrics/measure"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -75,6 +76,9 @@ type Config struct {
 	DynamicRevision func() int64
 	// Fail answers a request with an error.
 	Fail func(w http.ResponseWriter, r *http.Request, err error)
+	// Hold, if it is not nil, takes bytes of the memory that clients hold, in the name of a
+	// user. It returns a function that gives them back, or nil if there is no room.
+	Hold func(user *request.User, bytes int64) (release func())
 	// Metrics counts forwarded requests and errors; nil does not.
 	Metrics measure.Sink
 	// Logger gets peers that cannot be asked; nil discards them.
@@ -89,6 +93,10 @@ const (
 	maxDiscovery = 16 << 20
 	// maxHeader is the largest response header of a peer in bytes.
 	maxHeader = 1 << 20
+	// watchMemory is what a forwarded watch takes here: a copy buffer, and a stream of the
+	// connection to the peer. retryHeld is after how many seconds a client may ask again that
+	// has too many of them.
+	watchMemory, retryHeld = 48 << 10, 5
 	// dialTimeout is how long a connection to a peer may take.
 	dialTimeout = 3 * time.Second
 	// fetchTimeout is how long a peer may take to tell what it serves.

@@ -396,6 +396,49 @@ func TestForwardsOnlyWhatAPeerServes(t *testing.T) {
 	}
 }
 
+// TestWatchesAreHeld: a watch that is forwarded holds memory here while it lasts, in the name of
+// the one who asks, and is refused if there is none. Other requests hold none.
+func TestWatchesAreHeld(t *testing.T) {
+	b := newBench(t)
+	var held, most int64
+	b.proxy.Hold = func(user *request.User, bytes int64) func() {
+		if user.Name != "mallory" || held > 0 {
+			return nil
+		}
+		held, most = held+bytes, max(most, held+bytes)
+		return func() { held -= bytes }
+	}
+	ask := func(verb string, impersonator *request.User) int {
+		req := &request.Request{User: b.user, Impersonator: impersonator}
+		req.Info = request.Info{IsResource: true, Group: "g", Version: "v1", Resource: "things", Verb: verb, Path: "/apis/g/v1/things"}
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(request.With(t.Context(), req), http.MethodGet, "/apis/g/v1/things", nil)
+		if !b.proxy.Route(w, r) {
+			t.Error("the request is not forwarded")
+		}
+		return w.Code
+	}
+	b.start("other", func(w http.ResponseWriter, r *http.Request) {
+		if held == 0 {
+			w.WriteHeader(http.StatusNoContent)
+		}
+	}, "things")
+	b.knows("things", 1)
+	mallory := &request.User{Name: "mallory"}
+	for _, c := range []struct {
+		verb         string
+		impersonator *request.User
+		want         int
+	}{{request.Watch, mallory, 200}, {request.Watch, nil, 429}, {request.List, nil, 204}, {request.Watch, mallory, 200}} {
+		if got := ask(c.verb, c.impersonator); got != c.want {
+			t.Errorf("%s: got %d, want %d", c.verb, got, c.want)
+		}
+	}
+	if held != 0 || most != watchMemory {
+		t.Errorf("%d bytes are held at the end and %d at most, want none and %d", held, most, watchMemory)
+	}
+}
+
 // TestUserThatAHeaderChanges does not forward the request of a user who would be another
 // one at the peer.
 func TestUserThatAHeaderChanges(t *testing.T) {

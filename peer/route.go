@@ -54,6 +54,14 @@ func (p *Proxy) Route(w http.ResponseWriter, r *http.Request) bool {
 		p.Fail(w, r, apierrors.NewServiceUnavailable("Error getting ip and port info of the remote server while proxying"))
 		return true
 	}
+	if p.Hold != nil && req.Verb == request.Watch {
+		release := p.Hold(req.Requestor(), watchMemory)
+		if release == nil {
+			p.Fail(w, r, apierrors.NewTooManyRequests("too many watches, end some of them first", retryHeld))
+			return true
+		}
+		defer release()
+	}
 	req.Started() // from here on the peer works: not counted as our latency
 	status := p.forward(w, r, req, addresses)
 	p.countForwarded(status, gvr.Group, gvr.Version, gvr.Resource)
