@@ -280,8 +280,8 @@ func (l databaseLog) Fatalf(format string, args ...any) {
 	l.Error("storage: database", "message", fmt.Sprintf(format, args...))
 }
 
-// load reads the base, compaction and newest revisions from the database, and finishes
-// a compaction that was interrupted by a crash.
+// load reads the base, compaction and newest revisions from the database. What a crash has
+// left of a compaction is for removeLeftover.
 func (e *Engine) load() error {
 	base, err := e.meta(metaBase)
 	if errors.Is(err, pebble.ErrNotFound) {
