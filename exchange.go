@@ -13,7 +13,6 @@ import (
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/h2"
-	"github.com/apikeel/kelson/internal/newcomers"
 	"github.com/apikeel/kelson/internal/turns"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
@@ -98,8 +97,6 @@ func (x *exchange) setHeader(name, value string) {
 func (x *exchange) disconnect() {
 	if x.r.ProtoMajor == 2 {
 		x.writer.Header().Set("Connection", "close")
-	} else {
-		newcomers.Answer(x.r.Context())
 	}
 }
 

@@ -283,6 +283,7 @@ func (s *Server) httpServer(base context.Context) *http.Server {
 			}
 			return s.ConnContext(ctx)
 		},
+		ConnState: newcomers.ConnState,
 		ErrorLog:  errors,
 		TLSConfig: s.tls,
 	}

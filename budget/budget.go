@@ -106,8 +106,8 @@ const handlerMemory = 16 << 10
 // are held back.
 func (m *Memory) Handlers() int { return int(m.share(10) / handlerMemory) }
 
-// Strangers returns how many bytes clients that are not known may have sent, beside a little
-// for each of their connections: half a header, half a handshake.
+// Strangers returns how many bytes clients may have sent that are not known, or whose request is
+// not there yet, beside a little for each of their connections: half a header, half a handshake.
 func (m *Memory) Strangers() int64 { return min(m.share(5), 64<<20) }
 
 // Report adds a part to those that Holders returns.

@@ -7,6 +7,7 @@ import (
 	"container/list"
 	"context"
 	"net"
+	"net/http"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,8 +16,8 @@ import (
 // DefaultMax is the default bound of Listener.
 const DefaultMax = 4096
 
-// ordinary is how many bytes a connection may receive before its client is known, without
-// counting as one that has received much: a handshake, and the header of a request.
+// ordinary is how many bytes a connection may receive that count, without being one that has
+// received much: a handshake, and the header of a request.
 const ordinary = 16 << 10
 
 // Listener wraps a listener so that at most max of its connections, or DefaultMax if
@@ -26,8 +27,9 @@ const ordinary = 16 << 10
 // them at once, one that only waits is the oldest before long.
 //
 // What they have received, and may hold as half a header or handshake, is at most bytes
-// in all, beside a little for each; 0 is no bound. If it is more, the oldest of those that
-// have received much is closed.
+// in all, beside a little for each; 0 is no bound. If it is more, the first of those that
+// have received much is closed. Connections of HTTP/1.1 on which the next request has begun
+// count too, whoever their client is (ConnState).
 func Listener(l net.Listener, max int, bytes int64) net.Listener {
 	if max <= 0 {
 		max = DefaultMax
@@ -66,16 +68,19 @@ type newcomer struct {
 	all     *newcomers
 	element *list.Element // nil when it is not in the list; guarded by all.mu
 	known   atomic.Bool   // it has left the list
-	// received is how many bytes it has received since it had its last request; large is
-	// nil when it is not in the list of that name. Both are guarded by all.mu.
+	counts  atomic.Bool   // what it receives counts
+	// received is how many bytes it has received that count; large is nil when it is not in
+	// the list of that name. These are guarded by all.mu.
 	received int64
 	large    *list.Element
+	closed   bool
 	release  func() // what Introduce was given for the end; guarded by all.mu
 }
 
 // add puts a connection into the list, and closes the oldest if there are too many.
 func (n *newcomers) add(conn net.Conn) *newcomer {
 	c := &newcomer{Conn: conn, all: n}
+	c.counts.Store(true)
 	n.mu.Lock()
 	c.element = n.oldest.PushBack(c)
 	var surplus *newcomer
@@ -99,6 +104,7 @@ func (c *newcomer) leave(release func()) bool {
 	}
 	c.all.oldest.Remove(c.element)
 	c.forget()
+	c.counts.Store(false)
 	c.element, c.release = nil, release
 	c.known.Store(true)
 	return true
@@ -118,7 +124,7 @@ func (c *newcomer) forget() {
 // Read implements net.Conn.
 func (c *newcomer) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	if n > 0 && !c.known.Load() {
+	if n > 0 && c.counts.Load() {
 		c.all.receive(c, int64(n))
 	}
 	return n, err
@@ -129,7 +135,7 @@ func (c *newcomer) Read(p []byte) (int, error) {
 func (n *newcomers) receive(c *newcomer, bytes int64) {
 	n.mu.Lock()
 	var surplus *newcomer
-	if c.element != nil {
+	if !c.closed && c.counts.Load() {
 		c.received += bytes
 		switch more := c.received - ordinary; {
 		case more <= 0:
@@ -153,6 +159,8 @@ func (n *newcomers) receive(c *newcomer, bytes int64) {
 func (c *newcomer) Close() error {
 	c.leave(nil)
 	c.all.mu.Lock()
+	c.closed = true
+	c.forget()
 	release := c.release
 	c.release = nil
 	c.all.mu.Unlock()
@@ -174,14 +182,22 @@ type connKey struct{}
 
 // WithConn puts a connection into the context of its requests, for Introduce.
 func WithConn(ctx context.Context, conn net.Conn) context.Context {
+	if c := below(conn); c != nil {
+		return context.WithValue(ctx, connKey{}, c)
+	}
+	return ctx
+}
+
+// below returns the newcomer below a connection, or nil.
+func below(conn net.Conn) *newcomer {
 	for {
 		switch c := conn.(type) {
 		case *newcomer:
-			return context.WithValue(ctx, connKey{}, c)
+			return c
 		case interface{ NetConn() net.Conn }: // TLS, and what package h2 has below it
 			conn = c.NetConn()
 		default:
-			return ctx
+			return nil
 		}
 	}
 }
@@ -205,12 +221,16 @@ func Introduce(ctx context.Context, hold func() (release func())) bool {
 	return true
 }
 
-// Answer must be called when a request on the connection is answered, and its client is not
-// known and may send another one: what it has sent is not held any longer.
-func Answer(ctx context.Context) {
-	if c, ok := ctx.Value(connKey{}).(*newcomer); ok && !c.known.Load() {
+// ConnState is for http.Server, which calls it for connections of HTTP/1.1: what comes after a
+// request is the header of the next one, until all of it is there.
+func ConnState(conn net.Conn, state http.ConnState) {
+	if state != http.StateActive && state != http.StateIdle {
+		return
+	}
+	if c := below(conn); c != nil {
 		c.all.mu.Lock()
 		c.forget()
+		c.counts.Store(state == http.StateIdle)
 		c.all.mu.Unlock()
 	}
 }

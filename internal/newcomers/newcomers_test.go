@@ -3,6 +3,7 @@ package newcomers
 import (
 	"io"
 	"net"
+	"net/http"
 	"testing"
 )
 
@@ -79,8 +80,8 @@ func TestNewcomersAreBounded(t *testing.T) {
 }
 
 // TestReceivedBytesAreBounded: of clients that are not known and have sent much, the one that
-// came to it first is closed when it is too much in all. Those that have sent little, have
-// had their answer or are known are not counted.
+// came to it first is closed when it is too much in all. Those that have sent little, or a
+// whole request, and those that are known are not counted, unless they begin another one.
 func TestReceivedBytesAreBounded(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -128,8 +129,8 @@ func TestReceivedBytesAreBounded(t *testing.T) {
 	if !isOpen(small, smallServer) || !isOpen(second, secondServer) || !isOpen(third, thirdServer) {
 		t.Error("a connection is closed that had a right to what it has sent")
 	}
-	if Answer(WithConn(t.Context(), secondServer)); all.bytes != 30<<10 {
-		t.Errorf("after an answer %d bytes are counted, want 30 KiB", all.bytes)
+	if ConnState(secondServer, http.StateActive); all.bytes != 30<<10 {
+		t.Errorf("of a request that is there %d bytes are counted, want 30 KiB of the other", all.bytes)
 	}
 	if Introduce(WithConn(t.Context(), thirdServer), func() func() { return func() {} }); all.bytes != 0 || all.large.Len() != 0 {
 		t.Errorf("%d bytes of %d are counted, want none of a known client", all.bytes, all.large.Len())
@@ -139,5 +140,15 @@ func TestReceivedBytesAreBounded(t *testing.T) {
 	}
 	if _, err := io.ReadFull(thirdServer, make([]byte, 200<<10)); err != nil || all.bytes != 0 {
 		t.Errorf("a known client: got %v and %d bytes counted, want none", err, all.bytes)
+	}
+	ConnState(thirdServer, http.StateIdle)
+	if _, err := third.Write(make([]byte, ordinary+90<<10)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(thirdServer, make([]byte, ordinary+90<<10)); err != nil || all.bytes != 90<<10 {
+		t.Errorf("a known client that has begun a request: got %v and %d bytes counted, want 90 KiB", err, all.bytes)
+	}
+	if send(ordinary + 20<<10); isOpen(third, thirdServer) || all.bytes != 20<<10 {
+		t.Errorf("the first that has sent much is known: %d bytes are counted, want 20 KiB, and that it is closed", all.bytes)
 	}
 }

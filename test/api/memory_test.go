@@ -244,13 +244,16 @@ func ownConnection(t *testing.T, config *rest.Config) *http.Client {
 	return &http.Client{Transport: transport}
 }
 
-// TestHalfHeadersAreBounded: clients that are not known do not have the server keep as many
-// half headers as they have connections: the oldest of them are closed. Others are answered.
+// TestHalfHeadersAreBounded: clients do not have the server keep as many half headers as they have
+// connections, as strangers, or as known clients of HTTP/1.1 after a first request: the oldest
+// of them are closed. Others are answered.
 func TestHalfHeadersAreBounded(t *testing.T) {
 	t.Parallel()
 	s := kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.MemoryLimit(128<<20))
 	const large = 600 << 10 // three are more than may be kept
-	half := map[string][]byte{"http/1.1": []byte("GET / HTTP/1.1\r\nHost: a\r\nX-Large: " + strings.Repeat("x", large))}
+	const whole = "GET /version HTTP/1.1\r\nHost: a\r\n\r\n"
+	half := map[string]string{"http/1.1": "GET / HTTP/1.1\r\nHost: a\r\nX-Large: " + strings.Repeat("x", large)}
+	half["http/1.1 of a known client"] = whole + half["http/1.1"]
 	var b bytes.Buffer
 	b.WriteString(http2.ClientPreface)
 	framer := http2.NewFramer(&b, nil)
@@ -262,27 +265,37 @@ func TestHalfHeadersAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	half["h2"] = b.Bytes()
-	for protocol, text := range half {
+	half["h2"] = b.String()
+	known, err := rest.TLSConfigFor(s.User("nobody"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range half {
+		protocol, _, isKnown := strings.Cut(name, " ")
+		settings := &tls.Config{InsecureSkipVerify: true}
+		if isKnown {
+			settings = known.Clone()
+		}
+		settings.NextProtos = []string{protocol}
 		var first *tls.Conn
 		for range 6 {
-			conn, err := tls.Dial("tcp", strings.TrimPrefix(s.Config().Host, "https://"), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}})
+			conn, err := tls.Dial("tcp", strings.TrimPrefix(s.Config().Host, "https://"), settings)
 			if err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { conn.Close() })
-			if _, err := conn.Write(text); err != nil && first == nil {
+			if _, err := io.WriteString(conn, text); err != nil && first == nil {
 				t.Fatal(err)
 			}
 			if first == nil {
 				first = conn
 			}
 		}
-		if n, err := io.Copy(io.Discard, first); n > 1000 { // settings, at most
-			t.Errorf("%s: got %d bytes and %v, want the end of the connection", protocol, n, err)
+		if n, err := io.Copy(io.Discard, first); n > 4000 { // settings, or the answer to a whole request
+			t.Errorf("%s: got %d bytes and %v, want the end of the connection", name, n, err)
 		}
 		if resp, err := ownConnection(t, s.User("nobody")).Get(s.Config().Host + "/version"); err != nil {
-			t.Errorf("%s: another client: %v", protocol, err)
+			t.Errorf("%s: another client: %v", name, err)
 		} else {
 			resp.Body.Close()
 		}
