@@ -30,6 +30,9 @@ type Memory struct {
 	// Unsent is for responses that are made and that their clients do not read: who gets a
 	// part of it does not hold up a request.
 	Unsent Allowance
+	// HeaderBlocks is for header blocks of HTTP/2 that have not come in full: half headers,
+	// also of clients that are known.
+	HeaderBlocks Allowance
 	// Clients is for what clients hold without a request that is worked on: connections,
 	// watches and other requests that last. What it gives is taken from Values.
 	Clients Shared
@@ -65,9 +68,11 @@ func New(limit int64) *Memory {
 	m.Bodies.init(m.share(12))
 	m.Unsent.limit = m.share(6)
 	m.Clients.limit = m.share(30)
+	m.HeaderBlocks.limit = m.Strangers()
 	m.Report(Holder{"answers", m.Answers.limit, m.Answers.Held})
 	m.Report(Holder{"bodies", m.Bodies.limit, m.Bodies.Held})
 	m.Report(Holder{"unsent", m.Unsent.limit, m.Unsent.Held})
+	m.Report(Holder{"header blocks", m.HeaderBlocks.limit, m.HeaderBlocks.Held})
 	m.Report(Holder{"clients", m.Clients.limit, m.Clients.Held})
 	return m
 }

@@ -145,7 +145,13 @@ func (c *conn) decodeHeaders(h frameHeader, size, pad int) error {
 	defer c.headerDeadline()()
 	block := smallBuffers.Get().(*[]byte)
 	defer recycle(block)
-	if err := c.readFragment(block, size, pad); err != nil {
+	var held int
+	defer func() {
+		if held > 0 {
+			c.srv.HeaderBlocks.Return(held)
+		}
+	}()
+	if err := c.readFragment(block, size, pad, &held); err != nil {
 		return err
 	}
 	for frames, ended := 0, h.flags.Has(http2.FlagHeadersEndHeaders); !ended; frames++ {
@@ -163,7 +169,7 @@ func (c *conn) decodeHeaders(h frameHeader, size, pad int) error {
 			return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
 		}
 		_, _ = c.in.Discard(frameHeaderLen)
-		if err := c.readFragment(block, next.length, 0); err != nil {
+		if err := c.readFragment(block, next.length, 0, &held); err != nil {
 			return err
 		}
 		ended = next.flags.Has(http2.FlagContinuationEndHeaders)
@@ -171,11 +177,18 @@ func (c *conn) decodeHeaders(h frameHeader, size, pad int) error {
 	return c.decode(*block)
 }
 
-// readFragment appends size bytes to a block, as they come, and skips the padding.
-func (c *conn) readFragment(block *[]byte, size, pad int) error {
+// readFragment appends size bytes to a block, as they come, and skips the padding. It adds to
+// held what it takes of Server.HeaderBlocks.
+func (c *conn) readFragment(block *[]byte, size, pad int, held *int) error {
 	for size > 0 {
-		if len(*block) == cap(*block) {
-			*block = append(*block, 0)[:len(*block)]
+		if n := len(*block); n == cap(*block) {
+			*block = append(*block, 0)[:n]
+			if more := cap(*block) - max(n, ordinaryBlock); more > 0 && c.srv.HeaderBlocks != nil {
+				if !c.srv.HeaderBlocks.Take(more) {
+					return http2.ConnectionError(http2.ErrCodeEnhanceYourCalm)
+				}
+				*held += more
+			}
 		}
 		free := (*block)[len(*block):cap(*block)]
 		n, err := c.in.Read(free[:min(size, len(free))])

@@ -9,6 +9,9 @@ import (
 const (
 	// maxSettings is how many settings one SETTINGS frame may have.
 	maxSettings = 100
+	// ordinaryBlock is how much of a header block is kept without asking
+	// Server.HeaderBlocks.
+	ordinaryBlock = 16 << 10
 	// maxContinuations is how many CONTINUATION frames a header block may have.
 	maxContinuations = 128
 	// maxHeldHeaders bounds the header fields of all requests of a connection that

@@ -83,6 +83,10 @@ type Server struct {
 	// their clients, connections have small buffers, and a small response that is complete and
 	// that its client has no window for is reset with ENHANCE_YOUR_CALM.
 	Unsent Allowance
+	// HeaderBlocks bounds what is kept of header blocks that have not come in full, beyond
+	// ordinaryBlock of each, of all connections; nil has no bound but those of each. A
+	// connection for which there is none left ends with ENHANCE_YOUR_CALM.
+	HeaderBlocks Allowance
 	// ErrorLog gets panics of handlers.
 	ErrorLog *log.Logger
 

@@ -11,9 +11,11 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -301,3 +303,78 @@ func TestHalfHeadersAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// TestHalfHeaderBlocksAreBounded: the same for clients of HTTP/2 that are known. Who comes when
+// there is no room is told to calm down.
+func TestHalfHeaderBlocksAreBounded(t *testing.T) {
+	t.Parallel()
+	s := kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.MemoryLimit(128<<20))
+	settings, err := rest.TLSConfigFor(s.User("nobody"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings.NextProtos = []string{http2.NextProtoTLS}
+	// half sends a whole request and half a header of 600 KB.
+	half := func() *http2.Framer {
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(s.Config().Host, "https://"), settings)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		framer := http2.NewFramer(conn, conn)
+		var block bytes.Buffer
+		encoder := hpack.NewEncoder(&block)
+		_, err = io.WriteString(conn, http2.ClientPreface)
+		for _, f := range [][2]string{{":method", "GET"}, {":scheme", "https"}, {":authority", "a"}, {":path", "/version"}} {
+			err = errors.Join(err, encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}))
+		}
+		err = errors.Join(err, framer.WriteSettings(),
+			framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true, EndStream: true}))
+		for answered := false; err == nil && !answered; {
+			var f http2.Frame
+			f, err = framer.ReadFrame()
+			data, ok := f.(*http2.DataFrame)
+			answered = ok && data.StreamEnded()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		part := make([]byte, 16<<10)
+		err = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: part})
+		for i := 0; i < 40 && err == nil; i++ {
+			err = framer.WriteContinuation(3, false, part) // an error: the server has closed the connection
+		}
+		return framer
+	}
+	ended := make(chan error)
+	for range 6 { // three are more than may be kept
+		framer := half()
+		go func() {
+			for {
+				f, err := framer.ReadFrame()
+				if away, ok := f.(*http2.GoAwayFrame); ok && away.ErrCode == http2.ErrCodeEnhanceYourCalm {
+					err = errCalm
+				}
+				if err != nil {
+					select {
+					case ended <- err:
+					case <-t.Context().Done():
+					}
+					return
+				}
+			}
+		}()
+	}
+	for range 3 {
+		if err := <-ended; !errors.Is(err, errCalm) && !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a connection ended with %v, want %v", err, errCalm)
+		}
+	}
+	if resp, err := ownConnection(t, s.User("nobody")).Get(s.Config().Host + "/version"); err != nil {
+		t.Errorf("another client: %v", err)
+	} else {
+		resp.Body.Close()
+	}
+}
+
+var errCalm = errors.New("ENHANCE_YOUR_CALM")
