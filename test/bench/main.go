@@ -34,6 +34,7 @@ A SPEC is [NAME=]PATH[,OPTION]…, and PATH one of
   a program                             Kelson; it is started on a folder of its own
   a folder with go.mod                  sources of Kelson, which are built
   a folder with kube-apiserver, etcd    both are started
+  a folder with kcp                     it is started, and measured in its root workspace
   another file                          a kubeconfig; CPU and memory of that server are not known
 Options: etcd=PROGRAM and postgres=FOLDER start Kelson on such a store, whose CPU and memory
 count as the server's; arg=TEXT is one more argument of the server.

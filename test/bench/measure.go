@@ -46,6 +46,7 @@ type target struct {
 	configMaps []object
 	leases     []object
 	customs    []object
+	plurals    []string // of definitions beside the one that has the customs
 	pods       int
 }
 

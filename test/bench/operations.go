@@ -64,6 +64,7 @@ func operations() []operation {
 		{name: "create custom resource, 16 clients", count: 500, prepare: needDefinition, work: createCustoms, reference: writeMany},
 		{name: "get custom resource, 16 clients", count: 2000, prepare: needCustoms, work: getCustoms, reference: readSmall},
 		{name: "list of 500 custom resources, 4 clients", count: 60, prepare: needCustomList, work: list(customListPath, asJSON, 4), reference: readLarge},
+		{name: "custom resource's first object after its definition", count: 3, work: firstCustoms},
 	}
 }
 
@@ -82,7 +83,10 @@ func createNamespace(ctx context.Context, t *target, name string) error {
 
 // cleanUp deletes what operations have left in a server that goes on without them.
 func cleanUp(ctx context.Context, t *target) error {
-	paths := []string{definitions + "/" + customPlural + "." + customGroup}
+	var paths []string
+	for _, plural := range append([]string{customPlural}, t.plurals...) {
+		paths = append(paths, definitions+"/"+plural+"."+customGroup)
+	}
 	for _, suffix := range []string{"", "-20", "-pods", "-cr"} {
 		paths = append(paths, "/api/v1/namespaces/"+namespace+suffix)
 	}
@@ -252,6 +256,28 @@ func needDefinition(ctx context.Context, t *target, _ int) error {
 		}
 	}
 	return err
+}
+
+// firstCustoms creates definitions, and an object of each as soon as the server takes it.
+func firstCustoms(ctx context.Context, m *meter, count int) error {
+	t := m.target
+	return m.loop(ctx, 1, count, func(ctx context.Context, _, _ int) error {
+		t.count++
+		plural, kind := fmt.Sprintf("firsts%06d", t.count), fmt.Sprintf("First%06d", t.count)
+		if _, err := t.client.send(ctx, 0, request{method: http.MethodPost, path: definitions, body: definition(plural, kind)}); err != nil {
+			return err
+		}
+		t.plurals = append(t.plurals, plural)
+		for end := time.Now().Add(servedPatience); ; {
+			_, err := t.client.send(ctx, 0, request{method: http.MethodPost, path: customPath(plural, namespace), body: custom(kind, "first", "16.4")})
+			if !isStatus(err, http.StatusNotFound) || time.Now().After(end) {
+				return err
+			}
+			if err := servers.Wait(ctx, time.Millisecond); err != nil {
+				return err
+			}
+		}
+	})
 }
 
 func newCustom(name string, _ int) string { return custom(customKind, name, "16.4") }

@@ -87,8 +87,11 @@ func (s Spec) Launch(ctx context.Context, dir string) (*Server, error) {
 		TLS: &tls.Config{InsecureSkipVerify: true}, // a certificate that the server has just signed itself
 	}
 	start := v.startKelson
-	if s.Kind == KubeAPIServer {
+	switch s.Kind {
+	case KubeAPIServer:
 		start = v.startKube
+	case Kcp:
+		start = v.startKcp
 	}
 	if err := start(ctx, s, dir, port, tokens); err != nil {
 		v.Stop()
@@ -134,6 +137,24 @@ func (v *Server) startKube(_ context.Context, s Spec, dir string, port int, toke
 		"--cert-dir", filepath.Join(dir, "certs"), "--token-auth-file", tokens, "--authorization-mode", "Node,RBAC",
 		"--service-cluster-ip-range", "10.96.0.0/16", "--service-account-issuer", "https://kubernetes.default.svc",
 		"--service-account-key-file", signer, "--service-account-signing-key-file", signer,
+	}, s.Args...)...))
+}
+
+// startKcp starts kcp with the etcd that it has in its process, with what is their default.
+// Requests are of its root workspace.
+func (v *Server) startKcp(_ context.Context, s Spec, dir string, port int, tokens string) error {
+	clientPort, err := freePort()
+	if err != nil {
+		return err
+	}
+	peerPort, err := freePort()
+	if err != nil {
+		return err
+	}
+	v.URL += "/clusters/root"
+	return v.startProcess(dir, "kcp", false, exec.Command(filepath.Join(s.Path, "kcp"), append([]string{
+		"start", "--root-directory", filepath.Join(dir, "kcp"), "--bind-address", "127.0.0.1", "--secure-port", strconv.Itoa(port),
+		"--embedded-etcd-client-port", strconv.Itoa(clientPort), "--embedded-etcd-peer-port", strconv.Itoa(peerPort), "--token-auth-file", tokens,
 	}, s.Args...)...))
 }
 

@@ -23,12 +23,14 @@ func TestSpecs(t *testing.T) {
 	write("peers/kube-apiserver", 0o755)
 	write("peers/etcd", 0o755)
 	write("half/kube-apiserver", 0o755)
+	write("workspaces/kcp", 0o755)
 	write("tree/go.mod", 0o644)
 	for text, want := range map[string]Spec{
 		program:                           {Name: "kelson", Kind: KelsonProgram},
 		"new=" + program:                  {Name: "new", Kind: KelsonProgram},
 		program + ",arg=--v=2,etcd=/e":    {Name: "kelson", Kind: KelsonProgram, Etcd: "/e", Args: []string{"--v=2"}},
 		filepath.Join(dir, "peers"):       {Name: "kube-apiserver", Kind: KubeAPIServer},
+		filepath.Join(dir, "workspaces"):  {Name: "kcp", Kind: Kcp},
 		"x=" + filepath.Join(dir, "tree"): {Name: "x", Kind: KelsonSources},
 		config:                            {Name: "admin.kubeconfig", Kind: Running},
 	} {

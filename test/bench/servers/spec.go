@@ -18,6 +18,7 @@ const (
 	KelsonProgram Kind = iota // a program that is Kelson
 	KelsonSources             // a folder to build it from
 	KubeAPIServer             // a folder with kube-apiserver and etcd
+	Kcp                       // a folder with kcp, whose etcd is part of it
 	Running                   // a kubeconfig
 )
 
@@ -50,10 +51,12 @@ func Parse(text string) (Spec, error) {
 			return s, fmt.Errorf("%s has kube-apiserver but no etcd", path)
 		}
 		s.Kind, s.Name = KubeAPIServer, "kube-apiserver"
+	case info.IsDir() && exists(path, "kcp"):
+		s.Kind, s.Name = Kcp, "kcp"
 	case info.IsDir() && exists(path, "go.mod"):
 		s.Kind, s.Name = KelsonSources, "kelson"
 	case info.IsDir():
-		return s, fmt.Errorf("%s has neither kube-apiserver nor go.mod", path)
+		return s, fmt.Errorf("%s has none of kube-apiserver, kcp and go.mod", path)
 	case info.Mode()&0o111 != 0:
 		s.Kind, s.Name = KelsonProgram, filepath.Base(path)
 	default:
