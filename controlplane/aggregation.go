@@ -181,7 +181,8 @@ func (a *assembly) proxyCertificate() (func() (*tls.Certificate, error), error) 
 	}), nil
 }
 
-// trust returns whom this server believes who a user is.
+// trust returns whom this server believes who a user is. Proxies whose authority a flag
+// names tell the UID of a user only if a flag names the header, as with kube-apiserver.
 func (a *assembly) trust() (trust apiserver.Trust, err error) {
 	header := a.Authentication.RequestHeader
 	var clients, proxies []byte
@@ -211,7 +212,7 @@ func (a *assembly) trust() (trust apiserver.Trust, err error) {
 	return apiserver.Trust{
 		Clients: clients, Proxies: proxies, Names: names,
 		UsernameHeaders: header.UsernameHeaders, UIDHeaders: header.UIDHeaders, GroupHeaders: header.GroupHeaders,
-		ExtraHeaderPrefixes: header.ExtraHeaderPrefixes, NoUID: !a.Gates.Enabled(remoteUID),
+		ExtraHeaderPrefixes: header.ExtraHeaderPrefixes, NoUID: !a.Gates.Enabled(remoteUID) || a.proxies == nil && len(header.UIDHeaders) == 0,
 	}, nil
 }
 

@@ -50,3 +50,54 @@ func TestChangedAuthoritiesArePublished(t *testing.T) {
 		t.Errorf("the second authority was published after %v, want that within seconds", took)
 	}
 }
+
+// TestUIDHeadersArePublished: a server behind this one believes the UID that a proxy tells
+// only if this server does, or is the proxy.
+func TestUIDHeadersArePublished(t *testing.T) {
+	proxies, err := pki.NewIssuer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bundle, err := proxies.IssueClient("front-proxy-client")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := t.TempDir()
+	ca, pair := filepath.Join(files, "ca.crt"), filepath.Join(files, "client.pem")
+	for file, content := range map[string][]byte{ca: proxies.CertificatePEM(), pair: bundle} {
+		if err := os.WriteFile(file, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	given := Config{Aggregation: Aggregation{ProxyCertificate: pair, ProxyKey: pair}, Authentication: authn.Config{RequestHeader: authn.RequestHeader{
+		CAFile: ca, AllowedNames: []string{"front-proxy-client"}, UsernameHeaders: []string{"X-Remote-User"}, GroupHeaders: []string{"X-Remote-Group"}, ExtraHeaderPrefixes: []string{"X-Remote-Extra-"},
+	}}}
+	named := given
+	named.Authentication.RequestHeader.UIDHeaders = []string{"X-Remote-Uid"}
+	for _, test := range []struct {
+		name, want string
+		config     Config
+	}{
+		{"its own proxies", `["X-Remote-Uid"]`, Config{}},
+		{"proxies of flags, without the header", "", given},
+		{"proxies of flags, with the header", `["X-Remote-Uid"]`, named},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			test.config.DataDir = t.TempDir()
+			start(t, test.config)
+			c := newClient(t, KubeconfigFile(test.config.DataDir))
+			c.ready()
+			var m corev1.ConfigMap
+			polltest.Until(t, "the authorities are published", func() bool {
+				code, text := c.do(http.MethodGet, "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication", "")
+				return code == http.StatusOK && json.Unmarshal([]byte(text), &m) == nil
+			})
+			if got := m.Data["requestheader-uid-headers"]; got != test.want {
+				t.Errorf("got %q for the headers with a UID, want %q", got, test.want)
+			}
+			if got := m.Data["requestheader-username-headers"]; got != `["X-Remote-User"]` {
+				t.Errorf("got %q for the headers with a name, want X-Remote-User", got)
+			}
+		})
+	}
+}
