@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// file is a file, or a folder if it has no content and its name ends with a slash.
+// file is a file, a link, or a folder if its name ends with a slash.
 type file struct {
 	name    string
 	mode    int64
 	content []byte
-	owner   int // user and group
+	owner   int    // user and group
+	link    string // what a link names
 }
 
 // tarball returns files as a tar archive, all with the same time.
@@ -24,8 +25,11 @@ func tarball(at time.Time, files ...file) ([]byte, error) {
 		if f.owner == 0 {
 			header.Uname, header.Gname = "root", "root"
 		}
-		if f.name[len(f.name)-1] == '/' {
+		switch {
+		case f.name[len(f.name)-1] == '/':
 			header.Typeflag = tar.TypeDir
+		case f.link != "":
+			header.Typeflag, header.Linkname = tar.TypeSymlink, f.link
 		}
 		if err := w.WriteHeader(header); err != nil {
 			return nil, err

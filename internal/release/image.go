@@ -20,13 +20,16 @@ type descriptor struct {
 }
 
 // image returns an OCI image layout as a tarball, which 'docker load', 'podman load' and
-// 'skopeo copy oci-archive:' read. It has one layer with the program and an empty data
-// folder, and no base: the program is static and needs nothing else.
+// 'skopeo copy oci-archive:' read. It has one layer with the program, also under the name
+// kube-apiserver where the image of that server has it, and an empty data folder. It has
+// no base: the program is static and needs nothing else.
 func image(program []byte, version string, t target, at time.Time) ([]byte, error) {
 	layer, err := tarball(at,
 		file{name: "kelson", mode: 0o755, content: program},
 		file{name: "data/", mode: 0o700, owner: nobody},
 		file{name: "tmp/", mode: 0o1777},
+		file{name: "usr/", mode: 0o755}, file{name: "usr/local/", mode: 0o755}, file{name: "usr/local/bin/", mode: 0o755},
+		file{name: "usr/local/bin/kube-apiserver", mode: 0o777, link: "/kelson"},
 	)
 	if err != nil {
 		return nil, err
@@ -48,6 +51,7 @@ func image(program []byte, version string, t target, at time.Time) ([]byte, erro
 		"created": at.Format(time.RFC3339), "architecture": t.arch, "os": t.os,
 		"config": map[string]any{
 			"User": fmt.Sprintf("%d:%d", nobody, nobody), "Entrypoint": []string{"/kelson"},
+			"Env":          []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
 			"Cmd":          []string{"serve", "--data-dir", "/data", "--bind-address", "0.0.0.0"},
 			"ExposedPorts": map[string]any{"6443/tcp": struct{}{}}, "Volumes": map[string]any{"/data": struct{}{}}, "WorkingDir": "/data",
 			"Labels": map[string]string{"org.opencontainers.image.version": version, "org.opencontainers.image.title": "kelson", "org.opencontainers.image.licenses": "Apache-2.0"},

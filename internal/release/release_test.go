@@ -103,6 +103,9 @@ func TestImageIsWhole(t *testing.T) {
 	if string(content["kelson"]) != "program" || headers["kelson"].Mode != 0o755 || headers["data/"].Uid != nobody {
 		t.Errorf("layer: got %v, want the program, and a data folder of nobody's", headers)
 	}
+	if link := headers["usr/local/bin/kube-apiserver"]; link == nil || link.Typeflag != tar.TypeSymlink || link.Linkname != "/kelson" {
+		t.Errorf("kube-apiserver: got %+v, want a link to the program", link)
+	}
 	var docker []struct{ Config string }
 	if err := json.Unmarshal(files["manifest.json"], &docker); err != nil || len(docker) != 1 || files[docker[0].Config] == nil {
 		t.Errorf("manifest.json: got %s, %v; want the config to be there", files["manifest.json"], err)
