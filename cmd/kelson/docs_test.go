@@ -23,7 +23,7 @@ var docsRun = []string{"getting-started", "install", "operations", "migrating", 
 var (
 	// shellBlock is a block of shell commands in a document. A word after sh is noexec, for
 	// a block that is not run, or the program without which it is not run.
-	shellBlock = regexp.MustCompile("(?ms)^```sh( \\w+)?\n(.*?)^```$")
+	shellBlock = regexp.MustCompile("(?ms)^```sh( [\\w-]+)?\n(.*?)^```$")
 	// negated is a command that is to fail. The shell itself does not mind if it does not.
 	negated = regexp.MustCompile(`(?m)^! (.*)$`)
 )
@@ -31,7 +31,7 @@ var (
 // TestDocumentsRun runs what the documents tell people to type: the blocks of a document
 // one after the other in one shell, each command of which has to succeed. What is marked
 // noexec needs root or a network, and is only parsed; what is marked with a program is
-// run where that is installed.
+// run where that is installed, or is in the folder that KELSON_PEERS names.
 func TestDocumentsRun(t *testing.T) {
 	t.Parallel()
 	bash, err := exec.LookPath("bash")
@@ -50,7 +50,7 @@ func TestDocumentsRun(t *testing.T) {
 			for i, block := range blocks {
 				mark := strings.TrimSpace(block[1])
 				switch mark {
-				case "javac", "node", "python3":
+				case "javac", kubeName, "node", "python3":
 					if missing := missingFor(t, mark); missing != "" {
 						t.Logf("block %d is not run: %s", i+1, missing)
 						continue
@@ -65,7 +65,7 @@ func TestDocumentsRun(t *testing.T) {
 						t.Errorf("block %d does not parse: %v: %s", i+1, err, out)
 					}
 				default:
-					t.Errorf("block %d: got the mark %q, want none, noexec, javac, node or python3", i+1, mark)
+					t.Errorf("block %d: got the mark %q, want none, noexec, javac, kube-apiserver, node or python3", i+1, mark)
 				}
 			}
 			if len(blocks) == 0 {
@@ -81,6 +81,14 @@ const clientNode = "../../clients/npm/node_modules/@kubernetes/client-node"
 
 // missingFor says what is not installed that a block with a mark needs.
 func missingFor(t *testing.T, mark string) string {
+	if mark == kubeName {
+		for _, name := range []string{kubeName, "etcd"} {
+			if _, err := os.Stat(filepath.Join(os.Getenv("KELSON_PEERS"), name)); err != nil || os.Getenv("KELSON_PEERS") == "" {
+				return "KELSON_PEERS names no folder with a program " + name
+			}
+		}
+		return ""
+	}
 	if _, err := exec.LookPath(mark); err != nil {
 		return mark + " is not on PATH"
 	}
@@ -118,7 +126,9 @@ func runDocument(t *testing.T, bash, script string) {
 	if strings.Contains(script, "http://127.0.0.1:2379") {
 		script = strings.ReplaceAll(script, "http://127.0.0.1:2379", etcdtest.Start(t).Endpoints()[0])
 	}
-	script = strings.ReplaceAll(script, "16443", freePort(t))
+	for _, port := range []string{"16443", "16444", "12379", "12380"} {
+		script = strings.ReplaceAll(script, port, freePort(t))
+	}
 	work := t.TempDir()
 	bin := filepath.Dir(asProgram(t))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -139,7 +149,7 @@ func runDocument(t *testing.T, bash, script string) {
 			t.Fatal(err)
 		}
 	}
-	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), "HOME="+work, "KUBECONFIG=", "KELSON_SOURCES="+sources,
+	cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH")+":"+os.Getenv("KELSON_PEERS"), "HOME="+work, "KUBECONFIG=", "KELSON_SOURCES="+sources,
 		"NODE_PATH="+modules+":"+filepath.Join(sources, "clients/npm/node_modules"), "PYTHONDONTWRITEBYTECODE=1")
 	cmd.WaitDelay = 10 * time.Second
 	if out, err := cmd.CombinedOutput(); err != nil {
