@@ -1,9 +1,6 @@
 package resource
 
 import (
-	"slices"
-	"strings"
-
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -101,10 +98,10 @@ func forbidsChange(err *field.Error) bool {
 // form if a field above may not change. If the gate BetaRules is off, there are only
 // hand-written forms: see WithGates.
 func DeclaredLast(errs field.ErrorList) field.ErrorList {
-	var immutable []string
+	immutable := map[string]struct{}{}
 	for _, err := range errs {
 		if forbidsChange(err) {
-			immutable = append(immutable, err.Field)
+			immutable[err.Field] = struct{}{}
 		}
 	}
 	var first, last field.ErrorList
@@ -150,10 +147,17 @@ func unmark(errs field.ErrorList) {
 // underImmutable reports whether an error is about one of the immutable fields that
 // changed, or about a field below one. Required errors of the field itself do not
 // count: kube-apiserver checks for them first.
-func underImmutable(err *field.Error, immutable []string) bool {
-	return slices.ContainsFunc(immutable, func(path string) bool {
-		rest, ok := strings.CutPrefix(err.Field, path)
-		return ok && (strings.HasPrefix(rest, ".") || strings.HasPrefix(rest, "[") ||
-			rest == "" && err.Type != field.ErrorTypeRequired && !forbidsChange(err))
-	})
+func underImmutable(err *field.Error, immutable map[string]struct{}) bool {
+	if len(immutable) == 0 {
+		return false
+	}
+	for i := range len(err.Field) {
+		if c := err.Field[i]; c == '.' || c == '[' {
+			if _, ok := immutable[err.Field[:i]]; ok {
+				return true
+			}
+		}
+	}
+	_, ok := immutable[err.Field]
+	return ok && err.Type != field.ErrorTypeRequired && !forbidsChange(err)
 }

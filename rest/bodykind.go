@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/apikeel/kelson/internal/problems"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -96,7 +97,7 @@ func errOtherKind(got, want schema.GroupVersionKind, name string) error {
 	if got.GroupVersion() != want.GroupVersion() {
 		errs = append(errs, field.Invalid(field.NewPath("apiVersion"), got.GroupVersion().String(), "must be "+want.GroupVersion().String()))
 	}
-	return apierrors.NewInvalid(got.GroupKind(), name, errs)
+	return problems.Invalid(got.GroupKind(), name, errs)
 }
 
 func errOtherVersion(got, want schema.GroupVersionKind) error {

@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/apikeel/kelson/internal/problems"
 	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -106,7 +107,7 @@ func (s *scope) warnOrphans(opts *metav1.DeleteOptions) {
 
 func validateDelete(opts *metav1.DeleteOptions) error {
 	if errs := metavalidation.ValidateDeleteOptions(opts); len(errs) > 0 {
-		return apierrors.NewInvalid(metav1.SchemeGroupVersion.WithKind("DeleteOptions").GroupKind(), "", errs)
+		return problems.Invalid(metav1.SchemeGroupVersion.WithKind("DeleteOptions").GroupKind(), "", errs)
 	}
 	return nil
 }
@@ -472,7 +473,7 @@ func (s *scope) deleteCollection() error {
 		return err
 	}
 	if unsafe := opts.IgnoreStoreReadErrorWithClusterBreakingPotential; unsafe != nil && *unsafe {
-		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", field.ErrorList{
+		return problems.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "DeleteOptions"}, "", field.ErrorList{
 			field.Invalid(field.NewPath("ignoreStoreReadErrorWithClusterBreakingPotential"), true, "is not allowed with DELETECOLLECTION, try again after removing the option")})
 	}
 	s.warnOrphans(opts)

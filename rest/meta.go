@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode"
 
+	"github.com/apikeel/kelson/internal/problems"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -46,7 +47,7 @@ func (s *scope) writeOptions(kind string, errs ...*field.Error) error {
 	errs = append(errs, metavalidation.ValidateDryRun(field.NewPath("dryRun"), dry)...)
 	errs = append(errs, metavalidation.ValidateFieldValidation(field.NewPath("fieldValidation"), validation)...)
 	if len(errs) > 0 {
-		return apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
+		return problems.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
 	}
 	s.req.DryRun = s.req.DryRun || len(dry) > 0
 	s.req.FieldManager = managerOrAgent(manager, s.r.UserAgent())
@@ -196,7 +197,7 @@ func (s *scope) validateChange(obj, old resource.Object) error {
 
 // invalid returns the Invalid error for an object that fails validation.
 func (s *scope) invalid(obj resource.Object, errs field.ErrorList) error {
-	return apierrors.NewInvalid(s.groupKind(), obj.GetName(), errs)
+	return problems.Invalid(s.groupKind(), obj.GetName(), errs)
 }
 
 func (s *scope) warn(obj, old resource.Object) {

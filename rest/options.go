@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/apikeel/kelson/internal/problems"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest/shard"
 	"github.com/apikeel/kelson/store"
@@ -79,7 +80,7 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 		o.match, o.initialEvents = metav1.ResourceVersionMatchNotOlderThan, &latest
 	}
 	if errs := o.validate(watch, s.h.NoInitialEvents); len(errs) > 0 {
-		return o, apierrors.NewInvalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
+		return o, problems.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: "ListOptions"}, "", errs)
 	}
 	if s.req.Name != "" {
 		// A watch of one object, by the old path.

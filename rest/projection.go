@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/internal/problems"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
@@ -136,7 +137,7 @@ func (s *scope) throughProjection(live resource.Object, next func(resource.Objec
 	s.dropDuplicateOwners(projection, true)
 	if p.Validate != nil {
 		if errs := p.Validate(s.ctx(), projection); len(errs) > 0 {
-			return nil, apierrors.NewInvalid(s.sub.Kind.GroupKind(), live.GetName(), errs)
+			return nil, problems.Invalid(s.sub.Kind.GroupKind(), live.GetName(), errs)
 		}
 	}
 	if admitted != nil {

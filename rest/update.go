@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/internal/problems"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
@@ -257,7 +258,7 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 	version := obj.GetResourceVersion()
 	if version == "" || version == "0" {
 		if st.RequireVersion && !s.served.Version.AnyRevision {
-			return nil, apierrors.NewInvalid(schema.GroupKind{Group: s.def.Group, Kind: s.def.Resource}, obj.GetName(), field.ErrorList{
+			return nil, problems.Invalid(schema.GroupKind{Group: s.def.Group, Kind: s.def.Resource}, obj.GetName(), field.ErrorList{
 				field.Invalid(field.NewPath("metadata", "resourceVersion"), 0, "must be specified for an update")})
 		}
 	} else if _, err := strconv.ParseUint(version, 10, 64); err != nil {

@@ -9,11 +9,11 @@ import (
 	"github.com/google/cel-go/common/types"
 	registrationv1 "k8s.io/api/admissionregistration/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/match"
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
+	"github.com/apikeel/kelson/internal/problems"
 )
 
 // Conditions are the matchConditions of a webhook or policy, which all have to be true.
@@ -199,5 +199,5 @@ func (c *Conditions) evaluate(ctx context.Context, e *Evaluation) (bool, error) 
 	if !met || len(failures) == 0 {
 		return met, nil
 	}
-	return false, utilerrors.NewAggregate(failures)
+	return false, problems.Join(failures)
 }

@@ -10,10 +10,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/quota"
+	"github.com/apikeel/kelson/internal/problems"
 )
 
 // limitRangerNote is the annotation that lists the resources which were defaulted.
@@ -79,7 +79,7 @@ func (l *limitRanger) Validate(ctx context.Context, a *admission.Attributes) err
 		case *corev1.PersistentVolumeClaim:
 			errs = checkClaim(obj, r)
 		}
-		if err := utilerrors.NewAggregate(errs); err != nil {
+		if err := problems.Join(errs); err != nil {
 			return a.Forbidden(err)
 		}
 	}

@@ -13,12 +13,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	"k8s.io/apimachinery/pkg/labels"
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/builtin/podspec"
+	"github.com/apikeel/kelson/internal/problems"
 )
 
 // alwaysPull is AlwaysPullImages: it sets imagePullPolicy to Always, so that pods cannot use
@@ -84,7 +84,7 @@ func (p alwaysPull) Validate(_ context.Context, a *admission.Attributes) error {
 			check(image.PullPolicy, spec.Child("volumes").Index(i).Child("image", "pullPolicy"))
 		}
 	}
-	return utilerrors.NewAggregate(errs)
+	return problems.Join(errs)
 }
 
 // antiAffinity is LimitPodHardAntiAffinityTopology: required anti-affinity may only use the

@@ -25,6 +25,7 @@ import (
 	"k8s.io/pod-security-admission/policy"
 
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/internal/problems"
 	"github.com/apikeel/kelson/metrics/measure"
 )
 
@@ -323,7 +324,7 @@ func (p *podSecurity) namespace(ctx context.Context, a *admission.Attributes) er
 		return apierrors.NewBadRequest("failed to decode namespace")
 	}
 	standard, errs := api.PolicyToEvaluate(ns.Labels, p.defaults)
-	invalid := func() error { return apierrors.NewInvalid(a.Kind.GroupKind(), a.Name, errs) }
+	invalid := func() error { return problems.Invalid(a.Kind.GroupKind(), a.Name, errs) }
 	exempt := slices.Contains(p.exempt.Namespaces, a.Namespace)
 	old, was := a.Old.(*corev1.Namespace)
 	if !was {

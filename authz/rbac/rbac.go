@@ -36,9 +36,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/internal/problems"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -210,7 +210,7 @@ func (a *Authorizer) rulesFor(user *request.User, namespace string) (rules []rba
 		}
 	}
 	if len(errs) > 0 {
-		err = utilerrors.NewAggregate(errs)
+		err = problems.Join(errs)
 	}
 	return rules, err
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
+	"github.com/apikeel/kelson/internal/problems"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -48,7 +49,7 @@ func bindPod(ctx context.Context, target resource.Target, body resource.Object) 
 	}
 	if errs := validateBinding(binding); len(errs) > 0 {
 		// As in kube-apiserver, the error has no reason and no causes.
-		return nil, failure(http.StatusInternalServerError, errs.ToAggregate().Error())
+		return nil, failure(http.StatusInternalServerError, problems.Text(errs))
 	}
 	gates := features.From(ctx)
 	_, err := target.Update(ctx, func(obj resource.Object) error {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/apikeel/kelson/builtin/podspec"
 	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/internal/problems"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -120,7 +121,7 @@ func podLog(k kubelets) resource.Subresource {
 					o.Stream = new(corev1.LogStreamAll)
 				}
 				if errs := validateLogOptions(o, k.split); len(errs) > 0 {
-					return nil, errors.NewInvalid(schema.GroupKind{Kind: "PodLogOptions"}, target.Name(), errs)
+					return nil, problems.Invalid(schema.GroupKind{Kind: "PodLogOptions"}, target.Name(), errs)
 				}
 				pod, err := target.Get(ctx)
 				if err != nil {

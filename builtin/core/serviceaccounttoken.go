@@ -20,6 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/internal/problems"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -110,7 +111,7 @@ func (t Tokens) create(ctx context.Context, target resource.Target, body resourc
 	req.CreationTimestamp = metav1.NewTime(now)
 	req.Status = authenticationv1.TokenRequestStatus{}
 	if errs := validateTokenRequest(req); len(errs) > 0 {
-		return nil, apierrors.NewInvalid(tokenRequestKind().GroupKind(), "", errs)
+		return nil, problems.Invalid(tokenRequestKind().GroupKind(), "", errs)
 	}
 	var bound []metav1.Object
 	if isWebhookReference(req.Spec.BoundObjectRef) {
@@ -151,7 +152,7 @@ func (t Tokens) account(ctx context.Context, target resource.Target, req *authen
 		return nil, apierrors.NewBadRequest("the namespace of the provided object does not match the namespace sent on the request")
 	}
 	if req.Name != "" && req.Name != target.Name() {
-		return nil, apierrors.NewInvalid(tokenRequestKind().GroupKind(), target.Name(), field.ErrorList{
+		return nil, problems.Invalid(tokenRequestKind().GroupKind(), target.Name(), field.ErrorList{
 			field.Invalid(field.NewPath("metadata", "name"), req.Name, "must match the service account name if specified"),
 		})
 	}

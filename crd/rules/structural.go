@@ -11,6 +11,8 @@ import (
 
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/internal/problems"
 )
 
 // A schema is structural if it lists all fields and their types outside of allOf, anyOf,
@@ -80,7 +82,7 @@ func NonStructural(spec *v1.CustomResourceDefinitionSpec) (reason, text string) 
 	if len(errs) == 0 {
 		return "", ""
 	}
-	return Violations, errs.ToAggregate().Error()
+	return Violations, problems.Text(errs)
 }
 
 // validateStructural returns why a schema is not structural, nil if it is.
