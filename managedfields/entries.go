@@ -55,14 +55,16 @@ func (e *entry) applied() bool { return e.operation == metav1.ManagedFieldsOpera
 // counts.
 func (c *Cache) decodeEntries(in []metav1.ManagedFieldsEntry) ([]entry, error) {
 	out := make([]entry, 0, len(in)+1)
+	index := make(map[owner]int, len(in))
 	for i := range in {
 		e, err := c.decodeEntry(i, &in[i])
 		if err != nil {
 			return nil, err
 		}
-		if j := slices.IndexFunc(out, func(o entry) bool { return o.owner == e.owner }); j >= 0 {
+		if j, ok := index[e.owner]; ok {
 			out[j] = e
 		} else {
+			index[e.owner] = len(out)
 			out = append(out, e)
 		}
 	}

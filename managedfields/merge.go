@@ -78,13 +78,11 @@ func (m *merger) list(t *typ, have, want []any) []any {
 		m.err = errNeedsLibrary
 		return nil
 	}
-	find := func(in []listItem, item listItem) int {
-		return slices.IndexFunc(in, func(o listItem) bool { return compareKeys(o.keys, item.keys) == 0 })
-	}
+	sortedHave, sortedWant := sortedByKeys(hs), sortedByKeys(ws)
 	last := -1
 	for _, w := range ws {
-		at := find(hs, w)
-		if at >= 0 && (at <= last || find(hs[at+1:], w) >= 0) {
+		at, final := places(sortedHave, w)
+		if at >= 0 && (at <= last || final > at) {
 			// The order differs from the object's, or the object has duplicates.
 			m.err = errNeedsLibrary
 			return nil
@@ -93,12 +91,17 @@ func (m *merger) list(t *typ, have, want []any) []any {
 	}
 	elem := t.item()
 	out := make([]any, 0, len(have)+len(want))
+	// left reports whether an item of the configuration with the same keys is still to come.
+	left := func(item listItem) bool {
+		_, final := places(sortedWant, item)
+		return final >= len(want)-len(ws)
+	}
 	for len(hs) > 0 || len(ws) > 0 {
 		switch {
 		case len(ws) > 0 && len(hs) > 0 && compareKeys(hs[0].keys, ws[0].keys) == 0:
 			out = append(out, m.merge(elem, loose{have[hs[0].index], true}, loose{want[ws[0].index], true}))
 			hs, ws = hs[1:], ws[1:]
-		case len(hs) > 0 && find(ws, hs[0]) < 0:
+		case len(hs) > 0 && !left(hs[0]):
 			out = append(out, have[hs[0].index])
 			hs = hs[1:]
 		default:
@@ -107,6 +110,29 @@ func (m *merger) list(t *typ, have, want []any) []any {
 		}
 	}
 	return out
+}
+
+// sortedByKeys returns items in the order of their keys, those with the same keys in the
+// order of the list.
+func sortedByKeys(items []listItem) []listItem {
+	return slices.SortedStableFunc(slices.Values(items), func(a, b listItem) int { return compareKeys(a.keys, b.keys) })
+}
+
+// places returns the first and the last index in the list of the items with the keys of
+// another, -1 if there is none.
+func places(sorted []listItem, item listItem) (first, last int) {
+	byKeys := func(o, item listItem) int { return compareKeys(o.keys, item.keys) }
+	at, found := slices.BinarySearchFunc(sorted, item, byKeys)
+	if !found {
+		return -1, -1
+	}
+	end, _ := slices.BinarySearchFunc(sorted[at:], item, func(o, item listItem) int {
+		if byKeys(o, item) > 0 {
+			return 1
+		}
+		return -1
+	})
+	return sorted[at].index, sorted[at+end-1].index
 }
 
 // unsortedItems returns the items of a list with their keys, unsorted.

@@ -6,10 +6,10 @@ import (
 	"strings"
 
 	"github.com/apikeel/kelson/resource"
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
@@ -86,6 +86,19 @@ func validateSegment(name string, prefix bool) []string {
 	return content.IsPathSegmentName(name)
 }
 
+// ownerKey is an owner reference by value.
+type ownerKey struct {
+	apiVersion, kind, name        string
+	uid                           types.UID
+	isController, isNotController bool
+	blocks, doesNotBlock          bool
+}
+
+func keyOf(ref metav1.OwnerReference) ownerKey {
+	c, b := ref.Controller, ref.BlockOwnerDeletion
+	return ownerKey{ref.APIVersion, ref.Kind, ref.Name, ref.UID, c != nil && *c, c != nil && !*c, b != nil && *b, b != nil && !*b}
+}
+
 // dropDuplicateOwners drops owner references that are there twice, and tells the
 // client. late is after the request's own part is done, when a patch is known
 // by its result.
@@ -96,11 +109,13 @@ func (s *scope) dropDuplicateOwners(obj resource.Object, late bool) {
 	}
 	var kept []metav1.OwnerReference
 	var twice []string
+	seen := make(map[ownerKey]struct{}, len(refs))
 	for _, ref := range refs {
-		if slices.ContainsFunc(kept, func(k metav1.OwnerReference) bool { return equality.Semantic.DeepEqual(k, ref) }) {
+		key := keyOf(ref)
+		if _, ok := seen[key]; ok {
 			twice = append(twice, string(ref.UID))
 		} else {
-			kept = append(kept, ref)
+			seen[key], kept = struct{}{}, append(kept, ref)
 		}
 	}
 	if len(twice) == 0 {

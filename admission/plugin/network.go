@@ -3,10 +3,10 @@ package plugin
 import (
 	"context"
 	"errors"
-	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/apikeel/kelson/admission"
 )
@@ -58,12 +58,12 @@ func (denyExternalIPs) Validate(_ context.Context, a *admission.Attributes) erro
 	if !ok {
 		return nil
 	}
-	var had []string
+	had := sets.New[string]()
 	if old, ok := a.Old.(*corev1.Service); ok {
-		had = old.Spec.ExternalIPs
+		had.Insert(old.Spec.ExternalIPs...)
 	}
 	for _, ip := range service.Spec.ExternalIPs {
-		if !slices.Contains(had, ip) {
+		if !had.Has(ip) {
 			//lint:ignore ST1005 the words that clients know
 			return a.Forbidden(errors.New("Use of external IPs is denied by admission control"))
 		}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/rand"
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/apikeel/kelson/admission"
 )
@@ -283,9 +284,11 @@ func checkSecrets(a *admission.Attributes, pod *corev1.Pod, account *corev1.Serv
 	if only, _ := strconv.ParseBool(account.Annotations[onlyOwnSecrets]); !only {
 		return nil
 	}
-	may := func(name string) bool {
-		return slices.ContainsFunc(account.Secrets, func(r corev1.ObjectReference) bool { return r.Name == name })
+	secrets := sets.New[string]()
+	for _, ref := range account.Secrets {
+		secrets.Insert(ref.Name)
 	}
+	may := secrets.Has
 	if a.Operation == admission.Update {
 		for i := range pod.Spec.EphemeralContainers {
 			if err := checkEnv((*corev1.Container)(&pod.Spec.EphemeralContainers[i].EphemeralContainerCommon), "ephemeral container", account.Name, may); err != nil {
@@ -309,8 +312,9 @@ func checkSecrets(a *admission.Attributes, pod *corev1.Pod, account *corev1.Serv
 			return a.Forbidden(err)
 		}
 	}
+	pull := sets.New(account.ImagePullSecrets...)
 	for i, ref := range pod.Spec.ImagePullSecrets {
-		if !slices.Contains(account.ImagePullSecrets, ref) {
+		if !pull.Has(ref) {
 			return a.Forbidden(fmt.Errorf("imagePullSecrets[%d].name=%q is not allowed because service account %s does not reference that imagePullSecret", i, ref.Name, account.Name))
 		}
 	}

@@ -99,9 +99,10 @@ func validateBinding(policy string, params *admissionv1.ParamRef, match *admissi
 // validateActions validates what a failed validation leads to.
 func validateActions(actions []admissionv1.ValidationAction, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
+	var seen rules.Seen[admissionv1.ValidationAction]
 	for i, a := range actions {
 		errs = append(errs, supported(a, path.Index(i), admissionv1.Audit, admissionv1.Deny, admissionv1.Warn)...)
-		if slices.Contains(actions[:i], a) {
+		if seen.Again(a) {
 			errs = append(errs, field.Duplicate(path.Index(i), a))
 		}
 	}

@@ -249,11 +249,12 @@ func validateExitCodes(codes *batchv1.PodFailurePolicyOnExitCodesRequirement, pa
 	case n > maxExitCodes:
 		errs = append(errs, field.TooMany(path, n, maxExitCodes))
 	}
+	var seen rules.Seen[int32]
 	for i, code := range codes.Values {
 		if code == 0 && codes.Operator == batchv1.PodFailurePolicyOnExitCodesOpIn {
 			errs = append(errs, field.Invalid(path.Index(i), code, "must not be 0 for the In operator"))
 		}
-		if slices.Contains(codes.Values[:i], code) {
+		if seen.Again(code) {
 			errs = append(errs, field.Duplicate(path.Index(i), code))
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"slices"
 	"strings"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
@@ -133,10 +132,10 @@ func validateAnchors(text string) field.ErrorList {
 			bad("entry %d has invalid basic constraints", i)
 		} else {
 			anchor := string(block.Bytes)
-			places[anchor] = append(places[anchor], i)
-			if !slices.Contains(anchors, anchor) {
+			if places[anchor] == nil {
 				anchors = append(anchors, anchor)
 			}
+			places[anchor] = append(places[anchor], i)
 		}
 		block, rest = pem.Decode(rest)
 	}

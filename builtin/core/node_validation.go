@@ -62,8 +62,9 @@ func validateNode(ctx context.Context, n *corev1.Node) field.ErrorList {
 func validateNodeUpdate(n, old *corev1.Node) field.ErrorList {
 	var errs field.ErrorList
 	spec, status := field.NewPath("spec"), field.NewPath("status")
+	var addresses rules.Seen[corev1.NodeAddress]
 	for i, a := range n.Status.Addresses {
-		if slices.Contains(n.Status.Addresses[:i], a) {
+		if addresses.Again(a) {
 			errs = append(errs, field.Duplicate(status.Child("addresses").Index(i), rules.GoForm(a)))
 		}
 	}

@@ -193,20 +193,30 @@ func mayRestartAll(spec *corev1.PodSpec) bool {
 // checkTransitions checks that a terminated container which is not restarted stays
 // terminated.
 func checkTransitions(e *rules.Errors, statuses, old []corev1.ContainerStatus, spec *corev1.PodSpec, containers []corev1.Container, p *field.Path) {
+	runs := map[string]bool{}
+	for i := range statuses {
+		runs[statuses[i].Name] = runs[statuses[i].Name] || statuses[i].State.Terminated == nil
+	}
+	index := firstOf(containers)
 	for i := range old {
 		end := old[i].State.Terminated
-		if end == nil {
+		if end == nil || !runs[old[i].Name] {
 			continue
 		}
-		named := func(s corev1.ContainerStatus) bool { return s.Name == old[i].Name && s.State.Terminated == nil }
-		if !slices.ContainsFunc(statuses, named) {
-			continue
-		}
-		j := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == old[i].Name })
-		if j < 0 || !restartsAfter(&containers[j], spec.RestartPolicy, end.ExitCode) {
+		j, ok := index[old[i].Name]
+		if !ok || !restartsAfter(&containers[j], spec.RestartPolicy, end.ExitCode) {
 			e.Forbidden(p.Index(i).Child("state"), "may not be transitioned to non-terminated state")
 		}
 	}
+}
+
+// firstOf returns the index of the first container of each name.
+func firstOf(containers []corev1.Container) map[string]int {
+	index := make(map[string]int, len(containers))
+	for i := range slices.Backward(containers) {
+		index[containers[i].Name] = i
+	}
+	return index
 }
 
 // restartsAfter decides by the restart rules of the container, then by its policy, then by
@@ -239,9 +249,10 @@ func restartsAfter(c *corev1.Container, podPolicy corev1.RestartPolicy, exitCode
 
 func checkClaimStatuses(e *rules.Errors, pod *corev1.Pod, p *field.Path) {
 	seen := sets.New[string]()
+	claims := rules.Set(pod.Spec.ResourceClaims, func(c *corev1.PodResourceClaim) string { return c.Name })
 	for i, s := range pod.Status.ResourceClaimStatuses {
 		np := p.Index(i).Child("name")
-		if !slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return c.Name == s.Name }) {
+		if _, ok := claims[s.Name]; !ok {
 			e.Invalid(np, s.Name, "must match the name of an entry in `spec.resourceClaims`")
 		}
 		if seen.Has(s.Name) {
@@ -262,17 +273,17 @@ func checkExtendedClaim(e *rules.Errors, s *corev1.PodExtendedResourceClaimStatu
 	if len(s.RequestMappings) == 0 {
 		e.Required(p.Child("requestMappings"), "at least one request mapping is required")
 	}
+	// Of two containers with one name the regular one counts.
+	containers := map[string]*corev1.Container{}
+	for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
+		for j := range list {
+			containers[list[j].Name] = &list[j]
+		}
+	}
+	var seen rules.Seen[corev1.ContainerExtendedResourceRequest]
 	for i, m := range s.RequestMappings {
 		mp := p.Child("requestMappings").Index(i)
-		// Of two containers with one name the regular one counts.
-		var container *corev1.Container
-		for _, list := range [][]corev1.Container{spec.InitContainers, spec.Containers} {
-			for j := range list {
-				if list[j].Name == m.ContainerName {
-					container = &list[j]
-				}
-			}
-		}
+		container := containers[m.ContainerName]
 		if container == nil {
 			e.Invalid(mp.Child("containerName"), m.ContainerName, "must match the name of an entry in spec.initContainers.name or spec.containers.name")
 		} else if _, ok := container.Resources.Requests[corev1.ResourceName(m.ResourceName)]; !ok {
@@ -280,7 +291,7 @@ func checkExtendedClaim(e *rules.Errors, s *corev1.PodExtendedResourceClaimStatu
 				"must match the extended resource name of an entry in spec.initContainers.resources.requests or spec.containers.resources.requests")
 		}
 		e.DNSLabel(p.Child("requestName"), m.RequestName)
-		if slices.Contains(s.RequestMappings[:i], m) {
+		if seen.Again(m) {
 			e.Duplicate(mp.Child("containerName"), m.ContainerName)
 			e.Duplicate(mp.Child("resourceName"), m.ResourceName)
 			e.Duplicate(mp.Child("requestName"), m.RequestName)
@@ -292,13 +303,22 @@ func checkExtendedClaim(e *rules.Errors, s *corev1.PodExtendedResourceClaimStatu
 }
 
 func checkAllocatable(e *rules.Errors, pod *corev1.Pod, p *field.Path) {
-	named := func(name *string, want string) bool { return name != nil && *name == want }
+	claims := sets.New[string]()
+	for _, c := range pod.Spec.ResourceClaims {
+		if c.ResourceClaimName != nil {
+			claims.Insert(*c.ResourceClaimName)
+		}
+	}
+	for _, c := range pod.Status.ResourceClaimStatuses {
+		if c.ResourceClaimName != nil {
+			claims.Insert(*c.ResourceClaimName)
+		}
+	}
 	for i, s := range pod.Status.NodeAllocatableResourceClaimStatuses {
 		if s.ResourceClaimName == "" {
 			continue
 		}
-		if !slices.ContainsFunc(pod.Spec.ResourceClaims, func(c corev1.PodResourceClaim) bool { return named(c.ResourceClaimName, s.ResourceClaimName) }) &&
-			!slices.ContainsFunc(pod.Status.ResourceClaimStatuses, func(c corev1.PodResourceClaimStatus) bool { return named(c.ResourceClaimName, s.ResourceClaimName) }) {
+		if !claims.Has(s.ResourceClaimName) {
 			e.Invalid(p.Index(i).Child("resourceClaimName"), s.ResourceClaimName, "no mapping found in pod reference")
 		}
 		for j, m := range s.Mapping {
@@ -331,8 +351,9 @@ func checkNotNegative(e *rules.Errors, q *resource.Quantity, p *field.Path) {
 }
 
 func checkVolumeHealth(e *rules.Errors, pod *corev1.Pod, p *field.Path) {
+	volumes := rules.Set(pod.Spec.Volumes, func(v *corev1.Volume) string { return v.Name })
 	for i, h := range pod.Status.VolumeHealth {
-		if h.Name != "" && !slices.ContainsFunc(pod.Spec.Volumes, func(v corev1.Volume) bool { return v.Name == h.Name }) {
+		if _, ok := volumes[h.Name]; h.Name != "" && !ok {
 			e.Add(field.NotFound(p.Index(i).Child("name"), h.Name))
 		}
 		checkHealthConditions(e, h.HealthConditions, p.Index(i).Child("healthConditions"))
@@ -390,11 +411,12 @@ func checkStatusUsers(e *rules.Errors, statuses []corev1.ContainerStatus, spec *
 
 // checkAllocated validates allocatedResourcesStatus of containers.
 func checkAllocated(e *rules.Errors, statuses []corev1.ContainerStatus, containers []corev1.Container, status *corev1.PodStatus, p *field.Path) {
+	index := firstOf(containers)
 	for i := range statuses {
-		c := slices.IndexFunc(containers, func(c corev1.Container) bool { return c.Name == statuses[i].Name })
+		c, found := index[statuses[i].Name]
 		for j, a := range statuses[i].AllocatedResourcesStatus {
 			ap := p.Index(i).Child("allocatedResourcesStatus").Index(j)
-			if c >= 0 && !isAllocated(a.Name, &containers[c], status) {
+			if found && !isAllocated(a.Name, &containers[c], status) {
 				detail := "must match one of the container's resource requests"
 				if strings.HasPrefix(string(a.Name), "claim:") {
 					detail = "must match one of the container's resource claims as 'claim:<claimName>/<requestName>' when container.resources.claims[*].request is set or 'claim:<claimName>' when it is empty"

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	utilnet "k8s.io/utils/net"
 
@@ -157,13 +158,13 @@ func adoptAllocated(s, old *corev1.Service) {
 	if getsNodePorts(s) && getsNodePorts(old) {
 		// A node port goes to the port of the same name, unless the client has given it to
 		// another port.
-		kept := nodePorts(s)
+		kept := sets.New(nodePorts(s)...)
 		byName := map[string]int32{}
 		for _, p := range old.Spec.Ports {
 			byName[p.Name] = p.NodePort
 		}
 		for i := range s.Spec.Ports {
-			if p := &s.Spec.Ports[i]; p.NodePort == 0 && !slices.Contains(kept, byName[p.Name]) {
+			if p := &s.Spec.Ports[i]; p.NodePort == 0 && !kept.Has(byName[p.Name]) {
 				p.NodePort = byName[p.Name]
 			}
 		}
@@ -310,6 +311,7 @@ func (h *allocation) takeNodePorts(s *corev1.Service) error {
 
 func (h *allocation) updateNodePorts(s, old *corev1.Service) error {
 	had, taken := nodePorts(old), map[int32]bool{}
+	before := sets.New(had...)
 	type number struct {
 		protocol corev1.Protocol
 		port     int32
@@ -320,7 +322,7 @@ func (h *allocation) updateNodePorts(s, old *corev1.Service) error {
 		switch {
 		case p.NodePort == 0 && !getsNodePorts(s):
 			continue
-		case p.NodePort == 0, !slices.Contains(had, p.NodePort) && !taken[p.NodePort]:
+		case p.NodePort == 0, !before.Has(p.NodePort) && !taken[p.NodePort]:
 			taken[p.NodePort] = true
 			port, err := h.takeNodePort(s, i, p.NodePort)
 			if err != nil {
@@ -337,8 +339,9 @@ func (h *allocation) updateNodePorts(s, old *corev1.Service) error {
 		}
 		seen[n] = true
 	}
+	now := sets.New(nodePorts(s)...)
 	for _, port := range had {
-		if !slices.Contains(nodePorts(s), port) {
+		if !now.Has(port) {
 			giveBack(h, h.alloc.NodePorts(), port)
 		}
 	}

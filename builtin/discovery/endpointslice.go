@@ -291,9 +291,10 @@ func validateHints(hints *discoveryv1.EndpointHints, path *field.Path) field.Err
 		if n := len(list.names); n > maxHints {
 			return append(errs, field.TooMany(list.path, n, maxHints))
 		}
+		var seen rules.Seen[string]
 		for i, name := range list.names {
 			at := list.path.Index(i).Child("name")
-			if slices.Contains(list.names[:i], name) {
+			if seen.Again(name) {
 				errs = append(errs, field.Duplicate(at, name))
 			}
 			errs = append(errs, rules.Invalid(at, name, list.check(name))...)

@@ -283,6 +283,7 @@ func checkHostPorts(e *rules.Errors, c *corev1.Container, taken sets.Set[string]
 
 func checkMounts(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field.Path) {
 	paths := sets.New[string]()
+	devices, devicePaths := placesOf(c.VolumeDevices, func(d *corev1.VolumeDevice) (name, path string) { return d.Name, d.DevicePath })
 	for i := range c.VolumeMounts {
 		m, mp := &c.VolumeMounts[i], p.Index(i)
 		e.NotEmpty(mp.Child("name"), m.Name)
@@ -295,10 +296,10 @@ func checkMounts(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field
 			e.Invalid(mp.Child("mountPath"), m.MountPath, "must be unique")
 		}
 		paths.Insert(m.MountPath)
-		if hasDevice(c, func(d corev1.VolumeDevice) bool { return d.Name == m.Name }) {
+		if devices.Has(m.Name) {
 			e.Invalid(mp.Child("name"), m.Name, "must not already exist in volumeDevices")
 		}
-		if hasDevice(c, func(d corev1.VolumeDevice) bool { return d.DevicePath == m.MountPath }) {
+		if devicePaths.Has(m.MountPath) {
 			e.Invalid(mp.Child("mountPath"), m.MountPath, "must not already exist as a path in volumeDevices")
 		}
 		checkDescendingPath(e, m.SubPath, p.Child("subPath"))
@@ -341,10 +342,11 @@ func isPrivileged(sc *corev1.SecurityContext) bool {
 }
 
 func checkBindOptions(e *rules.Errors, m *corev1.VolumeMount, volume *corev1.VolumeSource, p *field.Path) {
+	var seen rules.Seen[string]
 	for i, option := range m.BindMountOptions {
 		rules.OneOf(e, p.Index(i), option,
 			string(corev1.BindMountOptionNoDev), string(corev1.BindMountOptionNoExec), string(corev1.BindMountOptionNoSUID))
-		if slices.Contains(m.BindMountOptions[:i], option) {
+		if seen.Again(option) {
 			e.Duplicate(p.Index(i), option)
 		}
 	}
@@ -353,28 +355,22 @@ func checkBindOptions(e *rules.Errors, m *corev1.VolumeMount, volume *corev1.Vol
 	}
 }
 
-// hasDevice and hasMount look only at the last entry of each name, because an
-// earlier entry is reported as a duplicate.
-func hasDevice(c *corev1.Container, f func(corev1.VolumeDevice) bool) bool {
-	for i, d := range c.VolumeDevices {
-		if f(d) && !slices.ContainsFunc(c.VolumeDevices[i+1:], func(o corev1.VolumeDevice) bool { return o.Name == d.Name }) {
-			return true
+// placesOf returns the names and paths of devices or mounts. Only the last entry of each
+// name counts, because an earlier one is reported as a duplicate.
+func placesOf[E any](list []E, place func(*E) (name, path string)) (names, paths sets.Set[string]) {
+	names, paths = sets.New[string](), sets.New[string]()
+	for i := range slices.Backward(list) {
+		if name, path := place(&list[i]); !names.Has(name) {
+			names.Insert(name)
+			paths.Insert(path)
 		}
 	}
-	return false
-}
-
-func hasMount(c *corev1.Container, f func(corev1.VolumeMount) bool) bool {
-	for i, m := range c.VolumeMounts {
-		if f(m) && !slices.ContainsFunc(c.VolumeMounts[i+1:], func(o corev1.VolumeMount) bool { return o.Name == m.Name }) {
-			return true
-		}
-	}
-	return false
+	return names, paths
 }
 
 func checkDevices(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field.Path) {
 	names, paths := sets.New[string](), sets.New[string]()
+	mounts, mountPaths := placesOf(c.VolumeMounts, func(m *corev1.VolumeMount) (name, path string) { return m.Name, m.MountPath })
 	for i := range c.VolumeDevices {
 		d, dp := &c.VolumeDevices[i], p.Index(i)
 		np, pp := dp.Child("name"), dp.Child("devicePath")
@@ -396,10 +392,10 @@ func checkDevices(e *rules.Errors, ctx *podContext, c *corev1.Container, p *fiel
 		} else {
 			paths.Insert(d.DevicePath)
 		}
-		if hasMount(c, func(m corev1.VolumeMount) bool { return m.Name == d.Name }) {
+		if mounts.Has(d.Name) {
 			e.Invalid(np, d.Name, "must not already exist in volumeMounts")
 		}
-		if hasMount(c, func(m corev1.VolumeMount) bool { return m.MountPath == d.DevicePath }) {
+		if mountPaths.Has(d.DevicePath) {
 			e.Invalid(pp, d.DevicePath, "must not already exist as a path in volumeMounts")
 		}
 		if d.Name != "" {
@@ -409,8 +405,9 @@ func checkDevices(e *rules.Errors, ctx *podContext, c *corev1.Container, p *fiel
 }
 
 func checkResizePolicy(e *rules.Errors, policies []corev1.ContainerResizePolicy, podPolicy corev1.RestartPolicy, p *field.Path) {
+	var seen rules.Seen[corev1.ResourceName]
 	for i, r := range policies {
-		if slices.ContainsFunc(policies[:i], func(o corev1.ContainerResizePolicy) bool { return o.ResourceName == r.ResourceName }) {
+		if seen.Again(r.ResourceName) {
 			e.Duplicate(p.Index(i), r.ResourceName)
 		}
 		rules.OneOfOrRequired(e, p, r.ResourceName, corev1.ResourceCPU, corev1.ResourceMemory)

@@ -159,9 +159,13 @@ var gatedSpec = []gated[corev1.PodSpec]{
 func imageVolumes(s *corev1.PodSpec, visit func(bool, func())) {
 	isImage := func(v corev1.Volume) bool { return v.Image != nil }
 	visit(slices.ContainsFunc(s.Volumes, isImage), func() {
+		images := map[string]bool{}
+		for _, v := range s.Volumes {
+			images[v.Name] = images[v.Name] || isImage(v)
+		}
 		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
 			c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
-				return slices.ContainsFunc(s.Volumes, func(v corev1.Volume) bool { return isImage(v) && v.Name == m.Name })
+				return images[m.Name]
 			})
 		})
 		s.Volumes = slices.DeleteFunc(s.Volumes, isImage)

@@ -68,6 +68,12 @@ func checkResources(e *rules.Errors, r *corev1.ResourceRequirements, checkName f
 // are not among the claims of the pod.
 func checkResourceClaims(e *rules.Errors, refs []corev1.ResourceClaim, known sets.Set[string], p *field.Path) {
 	seen := sets.New[string]()
+	requests := map[string]int{} // of each claim
+	// All errors share this text, which is as long as the list.
+	unknown := "must be one of the names in pod.spec.resourceClaims which is empty"
+	if known.Len() > 0 {
+		unknown = "must be one of the names in pod.spec.resourceClaims: " + strings.Join(sets.List(known), ", ")
+	}
 	for i, ref := range refs {
 		cp := p.Index(i)
 		if !e.NotEmpty(cp, ref.Name) {
@@ -84,22 +90,17 @@ func checkResourceClaims(e *rules.Errors, refs []corev1.ResourceClaim, known set
 			if seen.Has(key) {
 				e.Duplicate(cp, key)
 			} else if ref.Request == "" {
-				for other := range seen {
-					if strings.HasPrefix(other, ref.Name+"/") {
-						e.Duplicate(cp, ref.Name)
-					}
+				for range requests[ref.Name] {
+					e.Duplicate(cp, ref.Name)
 				}
+			} else {
+				requests[ref.Name]++
 			}
 			seen.Insert(key)
 		}
 		if !known.Has(ref.Name) {
 			err := field.NotFound(cp, ref.Name)
-			err.Detail = "must be one of the names in pod.spec.resourceClaims"
-			if known.Len() == 0 {
-				err.Detail += " which is empty"
-			} else {
-				err.Detail += ": " + strings.Join(sets.List(known), ", ")
-			}
+			err.Detail = unknown
 			e.Add(err)
 		}
 	}

@@ -3,7 +3,6 @@ package podspec
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -170,28 +169,23 @@ func checkLabelKeys(e *rules.Errors, match, mismatch []string, selector *metav1.
 	keys(match, p.Child("matchLabelKeys"))
 	keys(mismatch, p.Child("mismatchLabelKeys"))
 	if selector != nil && len(match) > 0 {
-		seen := sets.KeySet(selector.MatchLabels)
+		seen, last := sets.KeySet(selector.MatchLabels), map[string]int{}
+		for i, key := range match {
+			last[key] = i
+		}
 		for _, x := range selector.MatchExpressions {
-			if i := lastIndex(match, x.Key); i >= 0 && seen.Has(x.Key) {
+			if i, ok := last[x.Key]; ok && seen.Has(x.Key) {
 				e.Invalid(p.Index(i), x.Key, "exists in both matchLabelKeys and labelSelector")
 			}
 			seen.Insert(x.Key)
 		}
 	}
+	others := sets.New(mismatch...)
 	for i, key := range match {
-		if slices.Contains(mismatch, key) {
+		if others.Has(key) {
 			e.Invalid(p.Child("matchLabelKeys").Index(i), key, "exists in both matchLabelKeys and mismatchLabelKeys")
 		}
 	}
-}
-
-func lastIndex(list []string, s string) int {
-	for i := len(list) - 1; i >= 0; i-- {
-		if list[i] == s {
-			return i
-		}
-	}
-	return -1
 }
 
 // checkOldLabelKeys validates the keys of a spread constraint that was stored
@@ -218,6 +212,14 @@ func checkOldLabelKeys(e *rules.Errors, c *corev1.TopologySpreadConstraint, p *f
 }
 
 func checkTopologySpread(e *rules.Errors, constraints []corev1.TopologySpreadConstraint, p *field.Path, allow *Allowances) {
+	type spread struct {
+		key  string
+		when corev1.UnsatisfiableConstraintAction
+	}
+	last := map[spread]int{}
+	for i := range constraints {
+		last[spread{constraints[i].TopologyKey, constraints[i].WhenUnsatisfiable}] = i
+	}
 	for i := range constraints {
 		c, cp := &constraints[i], p.Index(i)
 		e.Positive(cp.Child("maxSkew"), int64(c.MaxSkew))
@@ -225,9 +227,7 @@ func checkTopologySpread(e *rules.Errors, constraints []corev1.TopologySpreadCon
 			e.Required(cp.Child("topologyKey"), "can not be empty")
 		}
 		rules.OneOf(e, cp.Child("whenUnsatisfiable"), c.WhenUnsatisfiable, corev1.DoNotSchedule, corev1.ScheduleAnyway)
-		if slices.ContainsFunc(constraints[i+1:], func(o corev1.TopologySpreadConstraint) bool {
-			return o.TopologyKey == c.TopologyKey && o.WhenUnsatisfiable == c.WhenUnsatisfiable
-		}) {
+		if last[spread{c.TopologyKey, c.WhenUnsatisfiable}] > i {
 			e.Duplicate(cp.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", c.TopologyKey, c.WhenUnsatisfiable))
 		}
 		if c.MinDomains != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -79,14 +78,16 @@ func checkSysctls(e *rules.Errors, sysctls []corev1.Sysctl, ctx *podContext, p *
 	}
 	const segment = `[a-z0-9]([-_a-z0-9]*[a-z0-9])?`
 	form := regexp.MustCompile(`^(` + segment + `[\./])*` + segment + `$`)
+	var seen rules.Seen[string]
 	for i, s := range sysctls {
+		again := seen.Again(s.Name)
 		np := p.Index(i).Child("name")
 		switch {
 		case s.Name == "":
 			e.Required(np, "")
 		case len(s.Name) > sysctlMaxLength || !form.MatchString(s.Name):
 			e.Invalid(np, s.Name, fmt.Sprintf("must have at most %d characters and match regex %s", sysctlMaxLength, form))
-		case slices.ContainsFunc(sysctls[:i], func(o corev1.Sysctl) bool { return o.Name == s.Name }):
+		case again:
 			e.Duplicate(np, s.Name)
 		}
 		if detail := hostSysctl(s.Name, ctx.spec); detail != "" && !ctx.allow.hostSysctls {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -203,9 +202,10 @@ func checkDNSConfig(e *rules.Errors, spec *corev1.PodSpec, p *field.Path, allow 
 }
 
 func checkSchedulingGates(e *rules.Errors, gates []corev1.PodSchedulingGate, p *field.Path) {
+	var seen rules.Seen[corev1.PodSchedulingGate]
 	for i, g := range gates {
 		e.InvalidEach(p.Index(i), g.Name, validation.IsQualifiedName(g.Name))
-		if slices.Contains(gates[:i], g) {
+		if seen.Again(g) {
 			e.Duplicate(p.Index(i), g.Name)
 		}
 	}

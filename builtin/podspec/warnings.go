@@ -11,6 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/builtin/rules"
 )
 
 // NameWarnings warns about the name of a workload that is not a valid prefix of the hostnames
@@ -52,14 +54,15 @@ func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Pat
 	for i := range spec.Volumes {
 		w = append(w, overlapWarnings(&spec.Volumes[i])...)
 	}
-	addresses, secrets := seen[string]{}, seen[corev1.LocalObjectReference]{}
+	var addresses rules.Seen[string]
 	for i, a := range spec.HostAliases {
-		if addresses.before(a.IP) {
+		if addresses.Again(a.IP) {
 			w = append(w, fmt.Sprintf("%s: duplicate ip %q", sp.Child("hostAliases").Index(i).Child("ip"), a.IP))
 		}
 	}
+	var secrets rules.Seen[corev1.LocalObjectReference]
 	for i, s := range spec.ImagePullSecrets {
-		if secrets.before(s) {
+		if secrets.Again(s) {
 			w = append(w, fmt.Sprintf("%s: duplicate name %q", sp.Child("imagePullSecrets").Index(i).Child("name"), s.Name))
 		}
 	}
@@ -227,10 +230,11 @@ func affinityWarnings(a *corev1.Affinity, p *field.Path) []string {
 // and clients that merge by name may drop either.
 func envWarnings(env []corev1.EnvVar, p *field.Path) []string {
 	var w []string
-	names := seen[string]{}
+	var names rules.Seen[string]
 	for i, v := range env {
 		ref := "$(" + v.Name + ")"
-		if names.before(v.Name) && (v.ValueFrom != nil || v.Value == ref || !strings.Contains(v.Value, ref)) {
+		if names.Again(v.Name) &&
+			(v.ValueFrom != nil || v.Value == ref || !strings.Contains(v.Value, ref)) {
 			w = append(w, fmt.Sprintf("%s: hides previous definition of %q, which may be dropped when using apply", p.Index(i), v.Name))
 		}
 	}
@@ -294,13 +298,3 @@ const (
 	maxCompared = 256
 	maxPairs    = 4096
 )
-
-// seen are the values that have come before.
-type seen[K comparable] map[K]bool
-
-// before reports whether a value has come before, and takes it.
-func (s seen[K]) before(value K) bool {
-	known := s[value]
-	s[value] = true
-	return known
-}

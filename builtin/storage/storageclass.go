@@ -139,7 +139,7 @@ func validateStorageClass(c *storagev1.StorageClass) field.ErrorList {
 // validateTopologies checks that topology terms are valid and distinct.
 func validateTopologies(terms []corev1.TopologySelectorTerm, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	var seen []map[string]sets.Set[string]
+	var seen rules.Seen[string]
 	for i, term := range terms {
 		expressions := path.Index(i).Child("matchLabelExpressions")
 		selected := map[string]sets.Set[string]{}
@@ -161,14 +161,14 @@ func validateTopologies(terms []corev1.TopologySelectorTerm, path *field.Path) f
 			}
 			selected[e.Key] = values
 		}
-		same := func(other map[string]sets.Set[string]) bool {
-			return maps.EqualFunc(selected, other, func(a, b sets.Set[string]) bool { return a.Equal(b) })
+		var form strings.Builder // the same for terms that select the same
+		for _, key := range slices.Sorted(maps.Keys(selected)) {
+			fmt.Fprintf(&form, "%q:%q,", key, sets.List(selected[key]))
 		}
-		// A term that selects nothing is never a duplicate.
-		if len(selected) == 0 || slices.ContainsFunc(seen, same) {
+		// A term that selects nothing is always a duplicate.
+		if seen.Again(form.String()) || len(selected) == 0 {
 			errs = append(errs, field.Duplicate(expressions, ""))
 		}
-		seen = append(seen, selected)
 	}
 	return errs
 }

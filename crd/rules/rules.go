@@ -450,8 +450,12 @@ func validateStored(crd *v1.CustomResourceDefinition, path *field.Path) (errs fi
 		}
 		seen[v.Name] = true
 	}
+	last := map[string]int{}
 	for i, name := range stored {
-		if seen[name] || slices.Contains(stored[i+1:], name) {
+		last[name] = i
+	}
+	for i, name := range stored {
+		if seen[name] || last[name] > i {
 			continue
 		}
 		errs = append(errs, field.Invalid(path.Index(i), name, fmt.Sprintf("missing from spec.versions; %[1]s was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in %[1]s and removes %[1]s from status.storedVersions", name)))

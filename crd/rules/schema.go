@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/crd/cel"
@@ -394,13 +395,14 @@ func validateKeys(p *v1.JSONSchemaProps, path *field.Path) (errs field.ErrorList
 	if *p.XListType != "map" {
 		return errs
 	}
+	required := sets.New(p.Items.Schema.Required...)
 	for _, key := range p.XListMapKeys {
 		member, ok := p.Items.Schema.Properties[key]
 		if !ok {
 			continue
 		}
 		at := items.Child("properties").Key(key)
-		if !slices.Contains(p.Items.Schema.Required, key) && member.Default == nil {
+		if !required.Has(key) && member.Default == nil {
 			errs = append(errs, field.Required(at.Child("default"), "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property"))
 		}
 		if member.Nullable {

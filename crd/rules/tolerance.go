@@ -54,11 +54,15 @@ func toleranceOf(crd, old *v1.CustomResourceDefinition) *tolerance {
 		t.reviews = len(c.Webhook.ConversionReviewVersions) > 0 && !knowsReview(c.Webhook.ConversionReviewVersions)
 	}
 	t.ca = !established(old) || invalidCA(old)
+	index := map[string]int{}
+	for i := range slices.Backward(crd.Spec.Versions) {
+		index[crd.Spec.Versions[i].Name] = i
+	}
 	for i := range old.Spec.Versions {
 		before := &old.Spec.Versions[i]
 		t.schema(schemaOf(before.Schema))
-		at := slices.IndexFunc(crd.Spec.Versions, func(v v1.CustomResourceDefinitionVersion) bool { return v.Name == before.Name })
-		if at < 0 {
+		at, ok := index[before.Name]
+		if !ok {
 			continue
 		}
 		now := &crd.Spec.Versions[at]
