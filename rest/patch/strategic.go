@@ -60,7 +60,11 @@ func merge(document, fields map[string]any, tags any) (patched map[string]any, e
 			patched, err = nil, internal(fmt.Errorf("cannot apply patch: %v", p))
 		}
 	}()
-	patched, err = strategicpatch.StrategicMergeMapPatch(document, fields, tags)
+	if isLong(document) || isLong(fields) {
+		patched, err = mergeLong(document, fields, tags)
+	} else {
+		patched, err = strategicpatch.StrategicMergeMapPatch(document, fields, tags)
+	}
 	for _, bad := range []error{
 		mergepatch.ErrBadJSONDoc, mergepatch.ErrBadPatchFormatForPrimitiveList, mergepatch.ErrBadPatchFormatForRetainKeys,
 		mergepatch.ErrBadPatchFormatForSetElementOrderList, mergepatch.ErrUnsupportedStrategicMergePatchFormat,
