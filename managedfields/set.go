@@ -2,6 +2,7 @@ package managedfields
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
@@ -242,16 +243,20 @@ func (n *node) child(s step) *node {
 
 // childIn is child with nodes from alloc.
 func (n *node) childIn(s step, alloc func() *node) *node {
+	// Most steps come in order: behind the last child, or to it.
 	i := len(n.kids)
-	for i > 0 {
+	if i > 0 {
 		c := n.kids[i-1].step.compare(&s)
 		if c == 0 {
 			return n.kids[i-1]
 		}
-		if c < 0 {
-			break
+		if c > 0 {
+			var found bool
+			i, found = slices.BinarySearchFunc(n.kids, &s, func(k *node, s *step) int { return k.step.compare(s) })
+			if found {
+				return n.kids[i]
+			}
 		}
-		i--
 	}
 	k := alloc()
 	k.step = s

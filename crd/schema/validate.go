@@ -2,6 +2,7 @@ package schema
 
 import (
 	"encoding/json"
+	"fmt"
 	"math"
 	"reflect"
 	"strings"
@@ -328,13 +329,18 @@ type validator struct {
 
 // Validate implements validate.ValueValidator.
 func (v validator) Validate(value any) *validate.Result {
-	options := v.options
 	if v.correlation != nil {
-		options = append([]validate.Option{func(o *validate.SchemaValidatorOptions) {
-			o.NewValidatorForField, o.NewValidatorForIndex = v.member, v.item
-		}}, options...)
 		value = v.correlation.Value
 	}
+	var found int
+	options := append([]validate.Option{func(o *validate.SchemaValidatorOptions) {
+		o.NewValidatorForField = func(name string, schema *spec.Schema, root any, path string, formats strfmt.Registry, options ...validate.Option) validate.ValueValidator {
+			return counted{v.member(name, schema, root, path, formats, options...), &found, v.path}
+		}
+		o.NewValidatorForIndex = func(index int, schema *spec.Schema, root any, path string, formats strfmt.Registry, options ...validate.Option) validate.ValueValidator {
+			return counted{v.item(index, schema, root, path, formats, options...), &found, v.path}
+		}
+	}}, v.options...)
 	result := validate.NewSchemaValidator(v.schema, v.root, v.path, strfmt.Default, options...).Validate(value)
 	if !result.IsValid() && v.correlation != nil && v.correlation.CachedDeepEqual() {
 		tolerated := &validate.Result{}
@@ -355,18 +361,46 @@ func (v validator) member(name string, schema *spec.Schema, root any, path strin
 	if v.path == "" && (name == "kind" || name == "apiVersion") {
 		return validate.NewSchemaValidator(schema, root, path, formats, options...)
 	}
-	return v.below(v.correlation.Key(name), schema, root, path, formats, options)
+	if v.correlation == nil {
+		return v.below(nil, schema, root, path, options)
+	}
+	return v.below(v.correlation.Key(name), schema, root, path, options)
 }
 
 func (v validator) item(index int, schema *spec.Schema, root any, path string, formats strfmt.Registry, options ...validate.Option) validate.ValueValidator {
-	return v.below(v.correlation.Index(index), schema, root, path, formats, options)
+	if v.correlation == nil {
+		return v.below(nil, schema, root, path, options)
+	}
+	return v.below(v.correlation.Index(index), schema, root, path, options)
 }
 
-func (v validator) below(c *common.CorrelatedObject, schema *spec.Schema, root any, path string, formats strfmt.Registry, options []validate.Option) validate.ValueValidator {
-	if c == nil {
-		return validate.NewSchemaValidator(schema, root, path, formats, options...)
-	}
+func (v validator) below(c *common.CorrelatedObject, schema *spec.Schema, root any, path string, options []validate.Option) validate.ValueValidator {
 	return validator{schema: schema, root: root, path: path, options: options, correlation: c}
+}
+
+// maxFound is after how many errors in the items of a list or the properties of an object
+// the rest of them is not validated. kube-openapi compares each error with all others, and
+// does so again for what is around them.
+const maxFound = 2000
+
+// counted validates an item or a property, unless too many before it were wrong.
+type counted struct {
+	validate.ValueValidator
+	found *int
+	path  string // of the list or object
+}
+
+func (c counted) Validate(value any) *validate.Result {
+	switch {
+	case *c.found < maxFound:
+		result := c.ValueValidator.Validate(value)
+		*c.found += len(result.Errors)
+		return result
+	case *c.found != math.MaxInt:
+		*c.found = math.MaxInt
+		return &validate.Result{Errors: []error{fmt.Errorf("%s has more problems than are listed", c.path)}}
+	}
+	return &validate.Result{}
 }
 
 // fieldErrors says what kube-openapi found in the words of the API.
