@@ -142,13 +142,22 @@ func withFinalizerRule(g resource.Group) resource.Group {
 	return g
 }
 
+// maxCompared is behind how many bytes of text errors are not compared any more. An answer
+// names none of those, and each can repeat a list of megabytes.
+const maxCompared = 8 << 20
+
 // once removes duplicate errors.
 func once(_ resource.Object, errs field.ErrorList) field.ErrorList {
 	var out field.ErrorList
 	seen := map[string]bool{}
-	for _, err := range errs {
+	size := 0
+	for i, err := range errs {
+		if size > maxCompared {
+			return append(out, errs[i:]...)
+		}
 		// A rule that is declared in beta has two forms, of which one is dropped later.
-		if text := err.Origin + " " + err.Error(); !seen[text] {
+		text := err.Origin + " " + err.Error()
+		if size += len(text); !seen[text] {
 			seen[text] = true
 			out = append(out, err)
 		}
