@@ -24,7 +24,7 @@ import (
 // TestGrowth sends objects of every built-in kind with one list or map that is long, for
 // every list and map that the schema of the kind has: what the server spends grows with
 // the bytes, not with their square. A body of four times the size may cost at most
-// steepest times as much, unless it costs less than a floor. That takes minutes;
+// steepest times as much, unless it costs less than a floor. That takes hours;
 // ordinarily only the lists are sent that were once at fault.
 func TestGrowth(t *testing.T) {
 	seen := map[string]bool{}
