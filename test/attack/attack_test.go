@@ -54,9 +54,10 @@ const (
 	configMapSize = 10 << 10
 )
 
-// victim is the server that is attacked, and patientVictim another of which tests of
-// time-outs have connections for as long as all others take.
-var victim, patientVictim *server
+// victim is the server that is attacked, patientVictim another of which tests of time-outs
+// have connections for as long as all others take, and filledVictim one that gets large
+// bodies, so that what is left of them is not counted as the memory of others.
+var victim, patientVictim, filledVictim *server
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
@@ -88,6 +89,11 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer patientVictim.kill()
+	if filledVictim, err = start(program, filepath.Join(dir, "filled")); err != nil {
+		fmt.Fprintln(os.Stderr, "the server for long lists does not start:", err)
+		return 1
+	}
+	defer filledVictim.kill()
 	slow.begin()
 	defer slow.end()
 	return m.Run()

@@ -109,7 +109,7 @@ func TestPatchGrowth(t *testing.T) {
 			grows(t, name, func(size int) *message {
 				object := fmt.Sprintf("growth-%s-%d", name, size)
 				made := &message{http.MethodPost, path, "application/json", deployment(object, variables(size, old, false))}
-				if _, _, text := victim.cost(t, made); !strings.HasPrefix(text, "201") {
+				if _, _, text := filledVictim.cost(t, made); !strings.HasPrefix(text, "201") {
 					t.Fatalf("the deployment is not created: %s", text)
 				}
 				m := patch(object, size)
@@ -126,7 +126,7 @@ func TestPatchGrowth(t *testing.T) {
 // TestCustomGrowth sends custom objects with lists in which everything is wrong.
 func TestCustomGrowth(t *testing.T) {
 	definitions := "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-	if _, err := victim.do(victim.admin, http.MethodPost, definitions, fields{
+	if _, err := filledVictim.do(filledVictim.admin, http.MethodPost, definitions, fields{
 		"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": fields{"name": "bags.growth.example.com"},
 		"spec": fields{
 			"group": "growth.example.com", "scope": "Namespaced", "names": fields{"plural": "bags", "singular": "bag", "kind": "Bag", "listKind": "BagList"},
@@ -139,14 +139,14 @@ func TestCustomGrowth(t *testing.T) {
 	}
 	const path = "/apis/growth.example.com/v1/namespaces/default/bags"
 	within(t, patience, "bags are served", func() bool {
-		_, err := victim.get(victim.admin, path)
+		_, err := filledVictim.get(filledVictim.admin, path)
 		return err == nil
 	})
 	grows(t, "wrong items", func(size int) *message {
 		return &message{http.MethodPost, path + "?dryRun=All", "application/json",
 			`{"apiVersion":"growth.example.com/v1","kind":"Bag","metadata":{"name":"a"},"texts":[` + strings.Repeat("1,", size/2) + `1]}`}
 	})
-	if _, err := victim.do(victim.admin, http.MethodDelete, definitions+"/bags.growth.example.com", nil); err != nil {
+	if _, err := filledVictim.do(filledVictim.admin, http.MethodDelete, definitions+"/bags.growth.example.com", nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -178,7 +178,7 @@ type message struct {
 func grows(t *testing.T, what string, make func(size int) *message) {
 	t.Helper()
 	large := make(largeBody)
-	cost, answered, _ := victim.cost(t, large)
+	cost, answered, _ := filledVictim.cost(t, large)
 	if answered > answerFloor && answered > answerRatio*len(large.body) {
 		t.Errorf("%s: the answer to %d bytes has %d", what, len(large.body), answered)
 	}
@@ -191,11 +191,11 @@ func grows(t *testing.T, what string, make func(size int) *message) {
 	}
 	// Again, to be sure that it was this request, and not a garbage collection.
 	small := make(largeBody / 4)
-	cheap, _, _ := victim.cost(t, small)
-	again, _, text := victim.cost(t, large)
+	cheap, _, _ := filledVictim.cost(t, small)
+	again, _, text := filledVictim.cost(t, large)
 	cost = min(cost, again)
 	if cost > steepest*cheap {
-		again, _, _ = victim.cost(t, large)
+		again, _, _ = filledVictim.cost(t, large)
 		cost = min(cost, again)
 	}
 	if cost >= costFloor && cost > steepest*max(cheap, 5*time.Millisecond) {
@@ -298,7 +298,7 @@ func describe(t *testing.T) (kinds []*kind) {
 	var root struct {
 		Paths map[string]struct{ ServerRelativeURL string }
 	}
-	victim.read(t, "/openapi/v3", &root)
+	filledVictim.read(t, "/openapi/v3", &root)
 	for _, group := range slices.Sorted(maps.Keys(root.Paths)) {
 		if !strings.HasPrefix(group, "api/") && strings.Count(group, "/") != 2 {
 			continue
@@ -314,7 +314,7 @@ func describe(t *testing.T) (kinds []*kind) {
 			}
 			Components struct{ Schemas map[string]*schema }
 		}
-		victim.read(t, root.Paths[group].ServerRelativeURL, &doc)
+		filledVictim.read(t, root.Paths[group].ServerRelativeURL, &doc)
 		for _, path := range slices.Sorted(maps.Keys(doc.Paths)) {
 			post := doc.Paths[path].Post
 			if post == nil || strings.Contains(path, "/proxy") {
