@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/kelsontest"
 )
@@ -309,7 +310,7 @@ func TestHalfHeadersAreBounded(t *testing.T) {
 // there is no room is told to calm down.
 func TestHalfHeaderBlocksAreBounded(t *testing.T) {
 	t.Parallel()
-	s := kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.MemoryLimit(128<<20))
+	s := kelsontest.Start(t, kelsontest.NoControllers(), kelsontest.MemoryLimit(128<<20), kelsontest.HTTP2Server(kelson.HTTP2Own))
 	settings, err := rest.TLSConfigFor(s.User("nobody"))
 	if err != nil {
 		t.Fatal(err)
