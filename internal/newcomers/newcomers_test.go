@@ -10,25 +10,7 @@ import (
 // TestNewcomersAreBounded: the oldest connection of a client that is not known is
 // closed for one too many; those of known clients are not counted.
 func TestNewcomersAreBounded(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	bounded := Listener(l, 3, 0)
-	defer bounded.Close()
-	connect := func() (client net.Conn, server *newcomer) {
-		t.Helper()
-		client, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { client.Close() })
-		conn, err := bounded.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return client, conn.(*newcomer)
-	}
+	bounded, connect := listen(t, 3, 0)
 	known, server := connect()
 	held := 0
 	hold := func() func() { held++; return func() { held-- } }
@@ -83,31 +65,18 @@ func TestNewcomersAreBounded(t *testing.T) {
 // came to it first is closed when it is too much in all. Those that have sent little, or a
 // whole request, and those that are known are not counted, unless they begin another one.
 func TestReceivedBytesAreBounded(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	bounded := Listener(l, 0, 100<<10)
-	defer bounded.Close()
+	bounded, connect := listen(t, 0, 100<<10)
 	all := bounded.(listener).all
 	send := func(bytes int) (client net.Conn, server *newcomer) {
 		t.Helper()
-		client, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { client.Close() })
-		conn, err := bounded.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		client, server = connect()
 		if _, err := client.Write(make([]byte, bytes)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.ReadFull(conn, make([]byte, bytes)); err != nil {
+		if _, err := io.ReadFull(server, make([]byte, bytes)); err != nil {
 			t.Fatal(err)
 		}
-		return client, conn.(*newcomer)
+		return client, server
 	}
 	isOpen := func(client net.Conn, server *newcomer) bool {
 		if _, err := server.Write([]byte("x")); err != nil {
@@ -150,5 +119,29 @@ func TestReceivedBytesAreBounded(t *testing.T) {
 	}
 	if send(ordinary + 20<<10); isOpen(third, thirdServer) || all.bytes != 20<<10 {
 		t.Errorf("the first that has sent much is known: %d bytes are counted, want 20 KiB, and that it is closed", all.bytes)
+	}
+}
+
+// listen returns a bounded listener, and a function that connects to it.
+func listen(t *testing.T, max int, bytes int64) (bounded net.Listener, connect func() (client net.Conn, server *newcomer)) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bounded = Listener(l, max, bytes)
+	t.Cleanup(func() { bounded.Close() })
+	return bounded, func() (client net.Conn, server *newcomer) {
+		t.Helper()
+		client, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { client.Close() })
+		conn, err := bounded.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return client, conn.(*newcomer)
 	}
 }
