@@ -8,8 +8,8 @@ import (
 )
 
 // quickMeta is the metadata of an object as its validation sees it: without the labels and
-// annotations that are valid at a glance. The library looks at each with two regular
-// expressions, which were a tenth of the CPU of a create.
+// annotations that simple loops find valid. apimachinery runs two regular expressions for
+// each, 2% of the CPU of creating a pod.
 type quickMeta struct{ resource.Object }
 
 // GetManagedFields implements metav1.Object.

@@ -317,7 +317,8 @@ func prepare(s *spec.Schema) {
 	}
 }
 
-// validator is the slow validator with ratcheting: it skips unchanged values. It passes
+// validator is the slow validator, for objects of which the quick one is not sure. It skips
+// unchanged values (ratcheting), stops in a list or object with very many errors, and passes
 // itself on to the properties and items of the value.
 type validator struct {
 	schema      *spec.Schema
