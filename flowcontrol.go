@@ -27,6 +27,7 @@ func (s *Server) flowControl() stage {
 				x.tooMany(x.entry.RetryAfter)
 				return false
 			}
+			x.Settle()
 			if x.Verb == request.Watch {
 				x.Hold = &x.entry
 			}

@@ -355,6 +355,9 @@ func (s *Server) forgetRequest(x *exchange) {
 // route sends a request down the chain until a Router knows its path.
 func (s *Server) route(x *exchange) {
 	x.ended = metrics.Answered
+	if s.Flow == nil {
+		x.Settle()
+	}
 	// Most requests are for resources and skip the other paths.
 	if !x.IsResource {
 		if handler := s.pathHandler(x.r.URL.Path); handler != nil {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/metrics/measure"
+	"github.com/apikeel/kelson/request"
 )
 
 const (
@@ -141,7 +142,8 @@ func (c *Cache) AuthenticateToken(ctx context.Context, token string, audiences [
 		delete(shard.entries, key)
 	}
 	call := shard.calls[key]
-	if call == nil {
+	shares := call != nil
+	if !shares {
 		call = &cacheCall{done: make(chan struct{})}
 		if shard.calls == nil {
 			shard.calls = map[cacheKey]*cacheCall{}
@@ -151,6 +153,9 @@ func (c *Cache) AuthenticateToken(ctx context.Context, token string, audiences [
 		go c.lookUp(context.WithoutCancel(ctx), shard, key, call, token, audiences, shard.purged)
 	}
 	shard.mu.Unlock()
+	if shares {
+		request.Settle(ctx)
+	}
 	began := time.Now()
 	c.seen.blocked.Observe(float64(c.waiting.Add(1)))
 	defer func() {

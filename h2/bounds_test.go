@@ -773,3 +773,66 @@ func TestCrowdKeepsItsConnection(t *testing.T) {
 	close(done)
 	c.frames("the responses", func(f http2.Frame) bool { return count(f) || answered == most })
 }
+
+// TestUnsettledRequestsTakeTurns: of many requests only a few are looked at at a time; those on
+// the connection of somebody who goes ahead do not wait.
+func TestUnsettledRequestsTakeTurns(t *testing.T) {
+	const most, streams = 2, 50
+	var begun atomic.Int64
+	settle, answer := make(chan struct{}), make(chan struct{})
+	s := newServer()
+	s.MaxUnsettled = most
+	ts := serve(t, s, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Ahead") != "" {
+			w.(h2.Settler).Settle(true)
+			return
+		}
+		begun.Add(1)
+		<-settle
+		w.(h2.Settler).Settle(false)
+		w.(h2.Settler).Settle(false) // counts once
+		<-answer
+	})
+	ahead := dial(t, ts)
+	get := func(stream uint32) {
+		t.Helper()
+		if err := ahead.begin(stream, true, "x-ahead", "1"); err != nil {
+			t.Fatal(err)
+		}
+		ahead.frames("a response", func(f http2.Frame) bool {
+			return f.Header().Type == http2.FrameHeaders && f.Header().StreamID == stream
+		})
+	}
+	get(1)
+	crowds := []*peer{dial(t, ts), dial(t, ts)}
+	for _, crowd := range crowds {
+		for stream := range uint32(streams) {
+			if err := crowd.begin(2*stream+1, true); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	polltest.Until(t, "handlers run", func() bool { return begun.Load() >= most })
+	stream := uint32(1)
+	for before := int64(-1); begun.Load() != before; { // a busy machine may take long enough for others to begin
+		if stream += 2; stream > 21 {
+			t.Fatal("requests that go ahead wait for others")
+		}
+		before = begun.Load()
+		get(stream)
+	}
+	settle <- struct{}{}
+	polltest.Until(t, "another handler runs", func() bool { return begun.Load() > most })
+	close(settle)
+	polltest.Until(t, "all handlers run", func() bool { return begun.Load() == 2*streams })
+	close(answer)
+	for _, crowd := range crowds {
+		answered := 0
+		crowd.frames("all responses", func(f http2.Frame) bool {
+			if f.Header().Type == http2.FrameHeaders {
+				answered++
+			}
+			return answered == streams
+		})
+	}
+}

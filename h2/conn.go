@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -62,7 +63,11 @@ type conn struct {
 	decoder *hpack.Decoder
 	fields  headerFields
 	names   map[string]string // canonical names of header fields, by wire name
+	entered uint64            // from arrivals.enter, for the request that is being read
 	poller
+
+	// aheadOfOthers says that requests do not wait in Server.arrivals.
+	aheadOfOthers atomic.Bool
 
 	// Used by the goroutine that writes only, see writing.
 	deadlineSet time.Time

@@ -112,6 +112,11 @@ func (c *conn) readHeaders(h frameHeader) error {
 		_, _ = c.in.Discard(5)
 		size -= 5
 	}
+	// What start has not taken.
+	defer func() {
+		c.srv.leave(c.entered)
+		c.entered = 0
+	}()
 	if err := c.decodeHeaders(h, size, pad); err != nil {
 		return err
 	}
@@ -132,7 +137,7 @@ func (c *conn) decodeHeaders(h frameHeader, size, pad int) error {
 	c.fields.begin(c.srv, c.decoder)
 	if h.flags.Has(http2.FlagHeadersEndHeaders) && size <= c.in.Buffered() {
 		block, _ := c.in.Peek(size)
-		err := c.decode(block)
+		err := c.decode(h, block)
 		_, _ = c.in.Discard(size)
 		if err != nil {
 			return err
@@ -174,7 +179,7 @@ func (c *conn) decodeHeaders(h frameHeader, size, pad int) error {
 		}
 		ended = next.flags.Has(http2.FlagContinuationEndHeaders)
 	}
-	return c.decode(*block)
+	return c.decode(h, *block)
 }
 
 // readFragment appends size bytes to a block, as they come, and skips the padding. It adds to
@@ -201,7 +206,11 @@ func (c *conn) readFragment(block *[]byte, size, pad int, held *int) error {
 	return c.skip(pad)
 }
 
-func (c *conn) decode(block []byte) error {
+// decode decodes a header block when it is its turn: decoded it may take far more memory.
+func (c *conn) decode(h frameHeader, block []byte) error {
+	if isNew := h.stream > c.last; isNew && c.srv.MaxUnsettled > 0 && !c.aheadOfOthers.Load() {
+		c.entered = c.srv.arrivals.enter(c.ctx.Done())
+	}
 	if _, err := c.decoder.Write(block); err != nil {
 		return http2.ConnectionError(http2.ErrCodeCompression)
 	}

@@ -63,6 +63,27 @@ func (w *response) Lasts() {
 	c.stopCounting(w.st)
 }
 
+// A Settler is a writer of a response whose request is settled before it is answered.
+type Settler interface {
+	// Settle says that the request waits for something, or that somebody else bounds how many
+	// there are: it does not count for Server.MaxUnsettled any longer. With ahead, further
+	// requests of its connection do not wait for those of others.
+	Settle(ahead bool)
+}
+
+// Settle implements Settler.
+func (w *response) Settle(ahead bool) {
+	c := w.st.c
+	if c.aheadOfOthers.Load() != ahead {
+		c.aheadOfOthers.Store(ahead)
+	}
+	c.mu.Lock()
+	entered := w.st.entered
+	w.st.entered = 0
+	c.mu.Unlock()
+	c.srv.leave(entered)
+}
+
 // Header implements http.ResponseWriter.
 func (w *response) Header() http.Header {
 	if w.header == nil {

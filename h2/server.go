@@ -28,7 +28,8 @@
 //   - bodies that no handler has read yet: firstWindow a stream before its handler begins
 //     to read, StreamWindow after that, ConnWindow a connection
 //   - requests: MaxStreams at a time, also counting handlers whose stream the client
-//     has reset, and maxWaiting times as many that wait for one of them
+//     has reset, and maxWaiting times as many that wait for one of them; of all
+//     connections MaxUnsettled at a time are looked at, and connections take turns
 //   - frames that only cause work (PING, SETTINGS, PRIORITY, RST_STREAM, empty DATA,
 //     tiny WINDOW_UPDATE, unknown types, mistakes): controlBurst at once and
 //     controlRate a second; a connection with more is closed with ENHANCE_YOUR_CALM
@@ -57,6 +58,11 @@ type Server struct {
 	// clients may send again. 0 is no bound. Responses that continue without their handler, and
 	// those of which a handler says that they last (Laster), do not count.
 	MaxHandlers int
+	// MaxUnsettled is how many requests of all connections may be unsettled at a time: read, and
+	// neither answered nor declared as settled by their handler (Settler). Connections with more
+	// take turns, so that a request waits for few others, however many there are. One that takes
+	// longer than unsettledTime does not count any longer. 0 is no bound.
+	MaxUnsettled int
 	// MaxHeaderBytes bounds the header fields of a request, as HTTP/2 counts them
 	// (32 bytes are added for each field), and MaxHeaderFields their number, in which
 	// the parts of a split Cookie and the names of announced trailers count too. A
@@ -92,6 +98,7 @@ type Server struct {
 
 	dateCache atomic.Pointer[cachedDate]
 	running   atomic.Int64 // handlers, of all connections
+	arrivals  arrivals
 
 	mu       sync.Mutex
 	conns    map[*conn]struct{}
@@ -111,6 +118,13 @@ func (s *Server) take(n int) bool { return s.Unsent == nil || s.Unsent.Take(n) }
 func (s *Server) giveBack(n int) {
 	if s.Unsent != nil {
 		s.Unsent.Return(n)
+	}
+}
+
+// leave is called when a request is settled, with what arrivals.enter has returned, or 0.
+func (s *Server) leave(entered uint64) {
+	if entered != 0 {
+		s.arrivals.leave(entered)
 	}
 }
 
@@ -134,6 +148,7 @@ func (s *Server) Configure(server *http.Server) {
 }
 
 func (s *Server) setDefaults() {
+	s.arrivals.most = s.MaxUnsettled
 	if s.MaxHeaderFields == 0 {
 		s.MaxHeaderFields = 1000
 	}

@@ -26,6 +26,8 @@ type stream struct {
 	// headerBytes is what the header of the request adds to conn.headerBytes.
 	headerBytes int
 
+	// entered is from arrivals.enter, 0 if the request is settled or does not count.
+	entered  uint64
 	counted  bool  // the handler counts in conn.running and Server.running
 	window   int64 // what the client accepts
 	large    bool  // the response
@@ -92,6 +94,7 @@ func (c *conn) start(st *stream) error {
 	}
 	c.handlers++
 	c.count(st)
+	st.entered, c.entered = c.entered, 0
 	if c.idle > 0 {
 		c.idle--
 		c.work <- st
@@ -129,8 +132,11 @@ func (c *conn) serve(st *stream) {
 		c.mu.Lock()
 		c.stopCounting(st)
 		c.releaseHeader(st)
+		entered := st.entered
+		st.entered = 0
 		next, wait := c.next()
 		c.mu.Unlock()
+		c.srv.leave(entered)
 		if wait {
 			select {
 			case next = <-c.work:
