@@ -191,6 +191,8 @@ type Log struct {
 	policy   *Policy
 	backends []*backend
 	logger   *slog.Logger
+	// waits: requests wait until a webhook has their events.
+	waits bool
 
 	events, rejected atomic.Int64
 	levels           map[Level]*atomic.Int64
@@ -245,6 +247,7 @@ func (l *Log) open(c *Config) error {
 		if err != nil {
 			return fmt.Errorf("initializing audit webhook: %w", err)
 		}
+		l.waits = c.Webhook.Batch.Mode != ModeBatch
 		l.backends = append(l.backends, newBackend(webhookName, c.Webhook.Batch, c.Webhook.Truncate, maxSends, send, finish, l.logger))
 	}
 	return nil

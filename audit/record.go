@@ -219,6 +219,9 @@ func (r *Record) emit(stage Stage) bool {
 	if stage != StageRequestReceived {
 		event.StageTimestamp = metav1.NewMicroTime(time.Now())
 	}
+	if r.log.waits {
+		r.req.Settle()
+	}
 	return r.log.put(&event)
 }
 

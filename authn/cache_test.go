@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/apikeel/kelson/internal/requesttest"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -121,14 +122,18 @@ func TestCacheSharesLookups(t *testing.T) {
 			}
 		})
 		<-begun
+		var settled requesttest.Settlements
 		for range 4 {
 			wg.Go(func() {
-				if id, err := c.AuthenticateToken(t.Context(), "x", nil); err != nil || id.User.Name != "jane" {
+				if id, err := c.AuthenticateToken(request.With(t.Context(), &request.Request{Settler: &settled}), "x", nil); err != nil || id.User.Name != "jane" {
 					t.Errorf("got %v, error %v", id, err)
 				}
 			})
 		}
 		synctest.Wait()
+		if settled.Load() != 4 {
+			t.Errorf("%d of 4 requests that wait for the lookup of another say so", settled.Load())
+		}
 		leave()
 		synctest.Wait()
 		// Who asks after a purge does not get what was looked up before it, and

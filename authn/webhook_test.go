@@ -15,6 +15,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 
+	"github.com/apikeel/kelson/internal/requesttest"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -178,6 +179,23 @@ func TestWebhookCache(t *testing.T) {
 		if got := r.calls.Load(); got != test.calls {
 			t.Errorf("%s: called %d times, want %d", test.token, got, test.calls)
 		}
+	}
+}
+
+// TestWebhookSettles: a request that waits for a webhook says so, so that it keeps no other out.
+func TestWebhookSettles(t *testing.T) {
+	var settled requesttest.Settlements
+	r := newReviewer(t, "v1beta1")
+	r.answer = func(w http.ResponseWriter, review *authenticationv1.TokenReview) {
+		if settled.Load() != 1 {
+			t.Errorf("the webhook is asked when the request has settled %d times", settled.Load())
+		}
+		r.respond(w, review)
+	}
+	hr := requestWith("Bearer x")
+	_, _, _ = r.stage(t, "", nil).User(hr.WithContext(request.With(hr.Context(), &request.Request{Settler: &settled})))
+	if r.calls.Load() != 1 {
+		t.Errorf("called %d times", r.calls.Load())
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/apikeel/kelson/authz"
+	"github.com/apikeel/kelson/internal/requesttest"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -139,6 +140,21 @@ func TestAnswers(t *testing.T) {
 				t.Errorf("got %v %q %q, asked %d times", decision, reason, text, s.asked())
 			}
 		})
+	}
+}
+
+// TestSettles: a request that waits for a webhook says so, so that it keeps no other out.
+func TestSettles(t *testing.T) {
+	var settled requesttest.Settlements
+	s := serve(t, func(n int, w http.ResponseWriter) {
+		if settled.Load() != 1 {
+			t.Errorf("the webhook is asked when the request has settled %d times", settled.Load())
+		}
+		status(`{"allowed":true}`)(n, w)
+	})
+	ctx := request.With(t.Context(), &request.Request{Settler: &settled})
+	if decision, _, err := s.authorizer(t, nil).Authorize(ctx, question()); decision != authz.Allow || err != nil {
+		t.Errorf("got %v, error %v", decision, err)
 	}
 }
 
