@@ -150,6 +150,9 @@ type writer struct {
 
 	values  [3]string // values of headers set with setHeader
 	headers int
+
+	writing sync.Mutex // guards since
+	since   time.Time  // when a write began that has not ended; zero if there is none
 }
 
 // manyBytes is the response size in bytes from which writes get a deadline.
@@ -182,6 +185,8 @@ func (w *writer) Write(b []byte) (int, error) {
 	}
 	w.count(len(b))
 	defer w.boundWrite()()
+	w.beginWrite()
+	defer w.endWrite()
 	if len(b) >= manyBytes && !w.deadline.IsZero() {
 		w.turn.Take()
 		defer w.turn.End()
@@ -200,6 +205,8 @@ func (w *writer) WriteString(s string) (int, error) {
 	}
 	w.count(len(s))
 	defer w.boundWrite()()
+	w.beginWrite()
+	defer w.endWrite()
 	if sw, ok := w.ResponseWriter.(interface{ WriteString(string) (int, error) }); ok {
 		return sw.WriteString(s)
 	}
@@ -231,6 +238,49 @@ func (w *writer) boundWrite() (done func()) {
 
 func nothing() {}
 
+// slowWrite is how long a write of HTTP/1.1 may take before its client counts as one that does
+// not read: whether it has read a part of it is not known.
+const slowWrite = 10 * time.Second
+
+// beginWrite notes that a write waits for the client, until endWrite is called.
+func (w *writer) beginWrite() {
+	w.writing.Lock()
+	w.since = time.Now()
+	w.writing.Unlock()
+}
+
+func (w *writer) endWrite() {
+	w.writing.Lock()
+	w.since = time.Time{}
+	w.writing.Unlock()
+}
+
+// Stalled implements flow.Client.
+func (w *writer) Stalled() time.Duration {
+	w.writing.Lock()
+	since := w.since
+	w.writing.Unlock()
+	if since.IsZero() {
+		return 0
+	}
+	if s, ok := w.ResponseWriter.(h2.Staller); ok {
+		return s.Stalled()
+	}
+	if took := time.Since(since); took >= slowWrite {
+		return took
+	}
+	return 0
+}
+
+// CutOff implements flow.Client.
+func (w *writer) CutOff() {
+	w.writing.Lock()
+	defer w.writing.Unlock()
+	if !w.since.IsZero() { // the handler has not returned: the connection has no other response
+		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now())
+	}
+}
+
 func (w *writer) Flush() { _ = w.FlushError() }
 
 // FlushError implements the interface that http.ResponseController looks for.
@@ -239,6 +289,8 @@ func (w *writer) FlushError() error {
 		w.begin(http.StatusOK)
 	}
 	defer w.boundWrite()()
+	w.beginWrite()
+	defer w.endWrite()
 	switch f := w.ResponseWriter.(type) {
 	case interface{ FlushError() error }:
 		return f.FlushError()

@@ -18,6 +18,7 @@ func (s *Server) flowControl() stage {
 		metric: metrics.FlowControl,
 		begin: func(x *exchange) bool {
 			span := x.step("priorityandfairness")
+			x.entry.Client = &x.writer
 			admitted := s.Flow.Enter(x.r.Context(), &x.Request, x.r.URL.RawQuery, &x.entry)
 			span.End()
 			x.entry.Headers(x.writer.Header())
@@ -28,9 +29,7 @@ func (s *Server) flowControl() stage {
 				return false
 			}
 			x.Settle()
-			if x.Verb == request.Watch {
-				x.Hold = &x.entry
-			}
+			x.Hold = &x.entry
 			return true
 		},
 		end: func(x *exchange, _ any) { x.entry.Leave() },

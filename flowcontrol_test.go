@@ -137,3 +137,25 @@ func BenchmarkFlowControl(b *testing.B) {
 		})
 	}
 }
+
+// TestCompleteAnswersHoldNoSeat: an answer that has only to be written (request.Started) takes no
+// seat, however long its client takes to read it.
+func TestCompleteAnswersHoldNoSeat(t *testing.T) {
+	begun, release := make(chan struct{}), make(chan struct{})
+	s := limited(t, flow.New(flow.Config{MaxReading: 1, MaxWriting: -1}), routes{
+		"/api/v1/pods": func(_ http.ResponseWriter, r *http.Request) {
+			request.From(r.Context()).Started()
+			close(begun)
+			<-release
+		},
+		"/api/v1/nodes": say("nodes"),
+	})
+	var running sync.WaitGroup
+	running.Go(func() { ask(s, "/api/v1/pods", "") })
+	<-begun
+	if w := ask(s, "/api/v1/nodes", ""); w.Body.String() != "nodes" {
+		t.Errorf("beside an answer that is being written: %d %q", w.Code, w.Body)
+	}
+	close(release)
+	running.Wait()
+}

@@ -4,7 +4,9 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -46,4 +48,52 @@ func TestStalledClientsAreCutOff(t *testing.T) {
 	if len(w.set) != 1 || time.Until(w.set[0]) < stalledTimeout/2 {
 		t.Errorf("deadlines %v, want one that leaves time to say that the request is late", w.set)
 	}
+}
+
+// unread is a writer whose client does not read.
+type unread struct {
+	http.ResponseWriter
+	cut chan struct{}
+}
+
+func (w *unread) Write([]byte) (int, error) {
+	<-w.cut
+	return 0, os.ErrDeadlineExceeded
+}
+
+func (w *unread) SetWriteDeadline(t time.Time) error {
+	if !t.IsZero() && !t.After(time.Now()) {
+		close(w.cut)
+	}
+	return nil
+}
+
+// TestWritesCanBeCutOff: a write that takes long counts as one that waits for its client, and
+// ends when it is cut off; one that has ended is left alone.
+func TestWritesCanBeCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &unread{httptest.NewRecorder(), make(chan struct{})}
+		x := newExchange(w, httptest.NewRequest("GET", "/api/v1/pods", nil))
+		x.CutOff() // nothing is being written
+		failed := make(chan error)
+		go func() {
+			_, err := x.w.Write([]byte("pods"))
+			failed <- err
+		}()
+		time.Sleep(slowWrite - time.Second)
+		if got := x.Stalled(); got != 0 {
+			t.Errorf("a write has stalled for %v before it has taken %v", got, slowWrite)
+		}
+		time.Sleep(2 * time.Second)
+		if got := x.Stalled(); got != slowWrite+time.Second {
+			t.Errorf("a write has stalled for %v, want %v", got, slowWrite+time.Second)
+		}
+		x.CutOff()
+		if err := <-failed; err == nil {
+			t.Error("the write has not failed")
+		}
+		if got := x.Stalled(); got != 0 {
+			t.Errorf("a write that has ended has stalled for %v", got)
+		}
+	})
 }

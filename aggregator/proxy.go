@@ -59,7 +59,9 @@ func (b *backend) proxy(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	req := request.From(r.Context())
-	req.Started() // from here on the backend works: not counted as our latency
+	if req.Verb == request.Watch {
+		req.Started() // from here on the backend works: not counted as our latency
+	}
 	location := &url.URL{Scheme: "https", Host: target.Host, Path: r.URL.Path}
 	if r.URL.RawQuery != "" {
 		location.RawQuery = r.URL.Query().Encode()

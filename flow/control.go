@@ -194,15 +194,23 @@ func (c *Control) wait(ctx context.Context, e *Entry) state {
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = deadline.Sub(e.request.Arrived()) / 4
 	}
-	timer := time.NewTimer(time.Until(e.request.Arrived().Add(min(limit, maxWait))))
+	until := e.request.Arrived().Add(min(limit, maxWait))
+	timer := time.NewTimer(min(time.Until(until), stallPatience))
 	defer timer.Stop()
-	select {
-	case <-e.dispatched:
-		return working
-	case <-timer.C:
-	case <-ctx.Done():
+	for {
+		select {
+		case <-e.dispatched:
+			return working
+		case <-timer.C:
+			if left := time.Until(until); left > 0 {
+				e.level.cutOffStalled()
+				timer.Reset(min(left, stallPatience))
+				continue
+			}
+		case <-ctx.Done():
+		}
+		return e.level.giveUp(e, time.Now())
 	}
-	return e.level.giveUp(e, time.Now())
 }
 
 // Release returns the seats of an entry before the request has ended. It is for watches

@@ -38,9 +38,17 @@ const (
 type Limiter interface {
 	// Enter waits until the server has room for a request and reports whether it is
 	// admitted; if so, Leave must be called when the request has ended. query is that
-	// of the URL. e must be a zero Entry; it is filled in either case, and must not be
+	// of the URL. e must be zero except for its Client; it is filled in either case, and must not be
 	// copied or used for another request.
 	Enter(ctx context.Context, r *request.Request, query string, e *Entry) bool
+}
+
+// Client is the client of a request that is executed.
+type Client interface {
+	// Stalled is how long the request has waited for the client to read; 0 if it does not.
+	Stalled() time.Duration
+	// CutOff ends the response if the client still does not read.
+	CutOff()
 }
 
 // Headers sets the response headers; it is called before the response begins.

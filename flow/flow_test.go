@@ -463,3 +463,59 @@ func TestInFlight(t *testing.T) {
 		t.Error("the place is not free again")
 	}
 }
+
+// reader is a client that reads, or does not.
+type reader struct {
+	stalled time.Time
+	cut     chan struct{}
+}
+
+func (r *reader) Stalled() time.Duration {
+	if r.stalled.IsZero() {
+		return 0
+	}
+	return time.Since(r.stalled)
+}
+
+func (r *reader) CutOff() { close(r.cut) }
+
+// TestStalledRequestsAreCutOff: requests that wait for clients that do not read lose their seats
+// to others that wait, and only then. Those whose clients read keep theirs.
+func TestStalledRequestsAreCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := with(Config{MaxReading: 2, MaxWriting: -1}, queues("work", 100, 0, 8, 2, 50), of("users", "work", 500))
+		seats := c.level("work").limits.now
+		reads, stalls := &reader{cut: make(chan struct{})}, &reader{stalled: time.Now(), cut: make(chan struct{})}
+		var held []*Entry
+		for i := range seats {
+			e := &Entry{Client: stalls}
+			if i > 0 {
+				e.Client = reads
+			}
+			if !c.Enter(t.Context(), get("slow", "users"), "", e) {
+				t.Fatal("a request has no seat")
+			}
+			held = append(held, e)
+		}
+		time.Sleep(3 * stallPatience) // nobody waits
+		go func() {
+			<-stalls.cut
+			held[0].Leave()
+		}()
+		began, waits := time.Now(), Entry{}
+		if !c.Enter(t.Context(), get("quick", "users"), "", &waits) {
+			t.Fatal("the seat of a client that does not read is not given to another")
+		}
+		if waited := time.Since(began); waited != stallPatience {
+			t.Errorf("another has waited for %v, want %v", waited, stallPatience)
+		}
+		select {
+		case <-reads.cut:
+			t.Error("a client that reads is cut off")
+		default:
+		}
+		for _, e := range append(held[1:], &waits) {
+			e.Leave()
+		}
+	})
+}

@@ -234,6 +234,28 @@ func (l *level) giveUp(e *Entry, now time.Time) state {
 	return e.state
 }
 
+// stallPatience is how long a client may read nothing while others wait for the seats of its
+// request, and how long they wait before they look.
+const stallPatience = 5 * time.Second
+
+// cutOffStalled ends the requests that have waited for their clients for stallPatience. It is
+// called when others wait for seats: whoever asks for much and reads none of it would keep them.
+func (l *level) cutOffStalled() {
+	var clients []Client
+	l.mu.Lock()
+	for e := l.running.first; e != nil; e = e.after {
+		if e.Client != nil {
+			clients = append(clients, e.Client)
+		}
+	}
+	l.mu.Unlock()
+	for _, client := range clients {
+		if client.Stalled() >= stallPatience {
+			client.CutOff()
+		}
+	}
+}
+
 // leave ends an entry that was executed. It reports whether the level can be removed.
 func (l *level) leave(e *Entry, now time.Time) (useless bool) {
 	l.mu.Lock()

@@ -28,6 +28,8 @@ func (w work) String() string { return fmt.Sprintf("%d.%08dss", w/workSecond, w%
 // Entry is the state of a request in a Limiter. It is embedded in the server's own
 // state of the request, so that admitting a request need not allocate.
 type Entry struct {
+	// Client, if set before Enter, is who may be cut off while others wait for its seats.
+	Client Client
 	// RetryAfter is the Retry-After in seconds for a refused request.
 	RetryAfter int
 	// Waited is how long the request waited in a queue.

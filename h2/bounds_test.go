@@ -836,3 +836,27 @@ func TestUnsettledRequestsTakeTurns(t *testing.T) {
 		})
 	}
 }
+
+// TestStalled: a response tells how long its client has read nothing.
+func TestStalled(t *testing.T) {
+	writers := make(chan h2.Staller, 1)
+	ts := serve(t, newServer(), func(w http.ResponseWriter, r *http.Request) {
+		writers <- w.(h2.Staller)
+		_, _ = w.Write(make([]byte, 1<<20))
+	})
+	p := dial(t, ts)
+	if err := p.begin(1, true); err != nil {
+		t.Fatal(err)
+	}
+	w := <-writers
+	polltest.Until(t, "the response waits", func() bool { return w.Stalled() > 0 })
+	for _, stream := range []uint32{0, 1} {
+		if err := p.framer.WriteWindowUpdate(stream, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.frames("the end", func(f http2.Frame) bool {
+		return f.Header().Flags.Has(http2.FlagDataEndStream) && f.Header().Type == http2.FrameData
+	})
+	polltest.Until(t, "the response does not wait", func() bool { return w.Stalled() == 0 })
+}

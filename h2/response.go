@@ -84,6 +84,24 @@ func (w *response) Settle(ahead bool) {
 	c.srv.leave(entered)
 }
 
+// A Staller is a writer that knows whether its client reads.
+type Staller interface {
+	// Stalled is how long a write has waited for the client, which has read nothing meanwhile; 0
+	// if none waits. Any goroutine may ask.
+	Stalled() time.Duration
+}
+
+// Stalled implements Staller.
+func (w *response) Stalled() time.Duration {
+	c := w.st.c
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if w.st.stalled.IsZero() {
+		return 0
+	}
+	return time.Since(w.st.stalled)
+}
+
 // Header implements http.ResponseWriter.
 func (w *response) Header() http.Header {
 	if w.header == nil {

@@ -59,6 +59,7 @@ type stream struct {
 	abandoned       bool        // nobody will read the rest of the body
 	expectsContinue bool        // the client sends the body when it is told to
 	arrived         sync.Cond   // more of the body may have come
+	stalled         time.Time   // since when the response waits for the client, zero if it does not
 	readDeadline    time.Time
 	writeDeadline   time.Time
 

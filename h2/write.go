@@ -154,6 +154,7 @@ func (c *conn) addHeaders(stream uint32, end bool) {
 // Unless it is all, addData returns what is left of p when that is worth no frame yet.
 func (c *conn) addData(st *stream, first, p []byte, all, end bool) (rest []byte, err error) {
 	var stalled time.Time // when the client has granted no window for too long
+	defer func() { st.stalled = time.Time{} }()
 	for {
 		if err := st.failed(); err != nil {
 			return nil, err
@@ -181,7 +182,7 @@ func (c *conn) addData(st *stream, first, p []byte, all, end bool) (rest []byte,
 			}
 			continue
 		}
-		stalled = time.Time{}
+		stalled, st.stalled = time.Time{}, time.Time{}
 		n = max(n, 0)
 		if n < have {
 			n = c.alignToRecord(n)
@@ -209,7 +210,8 @@ func (c *conn) waitWritable(st *stream, stalled *time.Time) {
 		return
 	}
 	if stalled.IsZero() {
-		*stalled = time.Now().Add(c.srv.StallTimeout)
+		st.stalled = time.Now()
+		*stalled = st.stalled.Add(c.srv.StallTimeout)
 	}
 	c.wait(&c.writable, earlier(st.writeDeadline, *stalled))
 	if isOver(st.writeDeadline) || isOver(*stalled) {
@@ -220,6 +222,7 @@ func (c *conn) waitWritable(st *stream, stalled *time.Time) {
 // waitPending waits until nothing of a stream is pending.
 func (c *conn) waitPending(st *stream) error {
 	var stalled time.Time
+	defer func() { st.stalled = time.Time{} }()
 	for {
 		if err := st.failed(); err != nil {
 			return err

@@ -62,7 +62,9 @@ func (p *Proxy) Route(w http.ResponseWriter, r *http.Request) bool {
 		}
 		defer release()
 	}
-	req.Started() // from here on the peer works: not counted as our latency
+	if req.Verb == request.Watch {
+		req.Started() // from here on the peer works: not counted as our latency
+	}
 	status := p.forward(w, r, req, addresses)
 	p.countForwarded(status, gvr.Group, gvr.Version, gvr.Resource)
 	return true

@@ -212,7 +212,7 @@ func Settle(ctx context.Context) {
 }
 
 // Started releases Hold, because the rest of the request costs the server next to
-// nothing: a watch has sent its initial events, the request is proxied, or a small
+// nothing: a watch has sent its initial events, a watch is proxied, or a small
 // response has only to be written.
 func (r *Request) Started() {
 	if r.Hold != nil {

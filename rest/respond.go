@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"time"
 
 	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/request"
@@ -136,15 +137,22 @@ func (s *scope) write(code int, body []byte) {
 // its response: a stack, and the buffers of a connection.
 const unsentOverhead = 64 << 10
 
+// crowdedWrite is how long a client has to take a small response when as many as there may be
+// wait for theirs to do so. It is no time for one whose window has room.
+const crowdedWrite = time.Second
+
 // releaseSeats returns the seats of a request whose response is complete but for a number
 // of bytes that are left to be written. If they are few, a client that does not read them
-// takes no seat from others, as long as there are not too many such clients.
+// takes no seat from others, as long as there are not too many such clients; then it has little
+// time.
 func (s *scope) releaseSeats(left int) {
 	if left > budget.Small || s.unsent > 0 {
 		return
 	}
 	if memory := s.h.Memory; memory != nil {
 		if !memory.Unsent.Take(left + unsentOverhead) {
+			// Writers without a network behind them support no deadlines.
+			_ = http.NewResponseController(s.w).SetWriteDeadline(time.Now().Add(crowdedWrite))
 			return
 		}
 		s.unsent = left + unsentOverhead
