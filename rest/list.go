@@ -144,7 +144,7 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 			read, inconsistent = store.Read{}, true
 		}
 	}
-	snap, err := waitForRevision(s, read, func(ctx context.Context) (*store.Snapshot, error) { return s.objects.Snapshot(ctx, read) })
+	snap, err := waitForRevision(s, read, func(ctx context.Context) (*store.Snapshot, error) { return s.objects.SnapshotBelow(ctx, prefix, read) })
 	if errors.As(err, new(store.UnreadableObjects)) && s.readsDirectly(o, read) {
 		snap, err = s.listDirectly(o, prefix, read.Exact)
 	}

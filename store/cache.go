@@ -130,7 +130,7 @@ func (r *Resource) fill(ctx context.Context) error {
 	r.state, r.arrived = isLoading, arrivals{}
 	r.mu.Unlock()
 	began := time.Now()
-	tree, revision, err := r.read(ctx, r.prefix, 0, r.store.values.Offer)
+	tree, revision, err := r.read(ctx, r.prefix, 0, 0, r.store.values.Offer)
 	if err == nil {
 		// The feed may have to deliver the past of what was read.
 		err = r.wait(ctx, revision, listPatience)
@@ -170,12 +170,13 @@ func (r *Resource) fill(ctx context.Context) error {
 }
 
 // read builds a tree of the objects below a prefix from the backend, as of a revision,
-// zero for the current. made is called with each record that the cache does not have: if
+// zero for the current; if there are more than most, the error is errMany, unless most is zero.
+// made is called with each record that the cache does not have: if
 // there is a ValueCache, it has to copy the stored bytes or to let them go.
-func (r *Resource) read(ctx context.Context, prefix string, revision int64, made func(*Record)) (*btree.BTreeG[*Record], int64, error) {
+func (r *Resource) read(ctx context.Context, prefix string, revision int64, most int, made func(*Record)) (*btree.BTreeG[*Record], int64, error) {
 	tree := btree.NewWithFreeListG(treeDegree, byKey, r.store.nodes)
 	var unreadable UnreadableObjects
-	opts := storage.ListOptions{Limit: loadPage, MaxBytes: loadBytes, Revision: revision}
+	opts := storage.ListOptions{Limit: cmp.Or(most, loadPage), MaxBytes: loadBytes, Revision: revision}
 	for {
 		last := ""
 		page, err := r.store.scan(ctx, prefix, opts, func(kv *storage.KeyValue) error {
@@ -209,6 +210,9 @@ func (r *Resource) read(ctx context.Context, prefix string, revision int64, made
 				return nil, 0, unreadable
 			}
 			return tree, page.Revision, nil
+		}
+		if most > 0 {
+			return nil, 0, errMany
 		}
 		opts.Revision, opts.Start = page.Revision, storage.NextKey(last)
 	}
@@ -311,7 +315,8 @@ type Snapshot struct {
 	Revision int64
 	tree     *btree.BTreeG[*Record]
 	indexes  []*index
-	own      int // bytes of records that are not those of the cache
+	own      int  // bytes of records that are not those of the cache
+	part     bool // only the objects below a prefix
 }
 
 // snap returns the newest state of the cache, nil if it is not loaded. It is
@@ -434,8 +439,13 @@ func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, erro
 // cache, as of a revision, zero for the current. Objects elsewhere in the resource that
 // cannot be read are no reason for it to fail, as they are for Snapshot.
 func (r *Resource) Direct(ctx context.Context, prefix string, revision int64) (*Snapshot, error) {
-	read := &Snapshot{Revision: revision}
-	tree, current, err := r.read(ctx, prefix, revision, func(rec *Record) {
+	return r.readBelow(ctx, prefix, revision, 0)
+}
+
+// readBelow is Direct; the error is errMany if there are more objects than most, unless that is 0.
+func (r *Resource) readBelow(ctx context.Context, prefix string, revision int64, most int) (*Snapshot, error) {
+	read := &Snapshot{Revision: revision, part: prefix != r.prefix}
+	tree, current, err := r.read(ctx, prefix, revision, most, func(rec *Record) {
 		r.store.values.Drop(rec) // a page of them is about to be read, again
 		read.own += rec.MemorySize()
 	})
@@ -444,6 +454,19 @@ func (r *Resource) Direct(ctx context.Context, prefix string, revision int64) (*
 	}
 	read.tree, read.Revision = tree, cmp.Or(revision, current)
 	return read, nil
+}
+
+// SnapshotBelow returns the state of the objects whose keys begin with prefix; what it says of
+// others is not to be used. If they are few and the cache is not loaded, they are read from the
+// backend: who wants those of a namespace need not wait for all others.
+func (r *Resource) SnapshotBelow(ctx context.Context, prefix string, read Read) (*Snapshot, error) {
+	if prefix != r.prefix && !r.loaded.Load() && read.Exact == 0 && read.AtLeast == 0 && r.loadBeside(ctx) {
+		s, err := r.readBelow(ctx, prefix, 0, fewBelow)
+		if !errors.Is(err, errMany) {
+			return s, err
+		}
+	}
+	return r.Snapshot(ctx, read)
 }
 
 // Get returns the record of a key.

@@ -20,14 +20,19 @@ const (
 	listPatience = time.Second
 )
 
-// The backend has the object that a reader of one asks for, so such a reader need not have
-// the cache of the whole resource.
+// The backend has the object that a reader of one asks for, and those of a namespace, so such a
+// reader need not have the cache of the whole resource.
 const (
 	// loadPatience is how long it waits for the cache to be loaded.
 	loadPatience = 20 * time.Millisecond
 	// fewGets is how many reads of one object are no reason to load it.
 	fewGets = 16
+	// fewBelow is how many objects a reader of those below a prefix reads at most.
+	fewBelow = 500
 )
+
+// errMany: there are more objects than a reader wants to read.
+var errMany = errors.New("too many objects")
 
 // errFeedLate: the backend has come to the revision that a read wants, the feed has not.
 var errFeedLate = errors.New("the feed is late")

@@ -87,8 +87,12 @@ func (ps *pins) trim() (left bool) {
 	return len(kept) > 0
 }
 
-// Pin keeps a state for a while, so that the next page of a list finds it.
+// Pin keeps a state for a while, so that the next page of a list finds it. A part of one is not
+// kept: pages of other parts would find it too.
 func (r *Resource) Pin(s *Snapshot) {
+	if s.part {
+		return
+	}
 	r.mu.Lock()
 	r.pins.add(s)
 	r.mu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
@@ -328,4 +329,63 @@ func TestGetBesideLoad(t *testing.T) {
 	}
 	<-b.begun
 	s.Close() // though the load has not ended
+}
+
+// TestSnapshotBelow: the objects of a namespace are read without those of others as long as the
+// cache is not loaded, unless they are many; what was read of a part is not taken for the whole.
+func TestSnapshotBelow(t *testing.T) {
+	disk, err := engine.Open(engine.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	open := func() (*Store, *Resource) {
+		s, err := Open(t.Context(), disk, Options{ValueBytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		return s, s.Resource(podDefinition())
+	}
+	s, r := open()
+	pod := func(namespace string, i int) *corev1.Pod {
+		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("p%03d", i)}}
+	}
+	for i := range 3 {
+		mustCreate(t, r, pod("few", i))
+	}
+	for i := range fewBelow + 1 {
+		mustCreate(t, r, pod("many", i))
+	}
+	s.Close()
+
+	_, r = open()
+	below := func(namespace string, read Read, want int) *Snapshot {
+		t.Helper()
+		got, err := r.SnapshotBelow(t.Context(), r.Key(namespace, ""), read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		got.Range(r.Key(namespace, ""), "", func(*Record) bool { n++; return true })
+		if n != want {
+			t.Errorf("%d objects in %q, want %d", n, namespace, want)
+		}
+		return got
+	}
+	part := below("few", Read{}, 3)
+	below("none", Read{Any: true}, 0)
+	if r.Pin(part); r.loaded.Load() || r.pinned(part.Revision) != nil {
+		t.Errorf("the cache is loaded: %v, or a part of the state is kept for all", r.loaded.Load())
+	}
+	below("many", Read{Exact: part.Revision}, fewBelow+1)
+
+	_, r = open()
+	part = below("few", Read{}, 3)
+	if below("many", Read{}, fewBelow+1); !r.loaded.Load() {
+		t.Error("many objects are read without the cache")
+	}
+	mustCreate(t, r, pod("few", 3))
+	below("few", Read{}, 4)
+	below("few", Read{Exact: part.Revision}, 3)
 }
