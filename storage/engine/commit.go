@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"math"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -248,7 +249,7 @@ func (e *Engine) apply(group []*write) (events []storage.Event) {
 		return nil
 	}
 	e.feed.publish(d.events)
-	if e.space.wrote(d.batch.Len()) || d.expiring || d.revision-e.compacted.Load() > e.opts.HistoryCount+e.opts.HistoryCount/8 {
+	if e.space.wrote(d.batch.Len()) || d.expires < e.rests.Load() || d.revision-e.compacted.Load() > e.opts.HistoryCount+e.opts.HistoryCount/8 {
 		e.wakeKeeper()
 	}
 	return d.events
@@ -264,14 +265,14 @@ type draft struct {
 	events   []storage.Event
 	revision int64 // the last revision assigned
 	now      int64
-	expiring bool
+	expires  int64 // when the first of its keys expires, in milliseconds; math.MaxInt64 if none does
 	buf      []byte
 }
 
 func (e *Engine) newDraft(n int) *draft {
 	return &draft{
 		e: e, batch: e.db.NewBatch(), written: make(map[string]int, n), events: make([]storage.Event, 0, n),
-		revision: e.feed.revision(), now: e.opts.now().UnixMilli(),
+		revision: e.feed.revision(), now: e.opts.now().UnixMilli(), expires: math.MaxInt64,
 	}
 }
 
@@ -350,7 +351,7 @@ func (d *draft) add(w *write) error {
 	if v.expires != 0 {
 		d.buf = expiryKey(d.buf[:0], v.expires, w.key)
 		must(d.batch.Set(d.buf, metaValue(d.revision), nil))
-		d.expiring = true
+		d.expires = min(d.expires, v.expires)
 	}
 
 	out := storage.Event{Op: w.op, KV: v.keyValue(w.key), Prev: prev}

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/storage"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -244,4 +247,25 @@ func BenchmarkLoneWrite(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
+}
+
+// TestLaterExpiriesWakeNobody: a key that expires after the next housekeeping does not cause one,
+// which would be one for each Event of a cluster; a key that expires before does.
+func TestLaterExpiriesWakeNobody(t *testing.T) {
+	e := open(t, Options{Dir: t.TempDir(), HistoryAge: 10 * time.Minute})
+	idle := func() bool { return e.rests.Load() != math.MaxInt64 && e.rests.Load() != 0 && len(e.wake) == 0 }
+	polltest.Until(t, "housekeeping has nothing to do", idle)
+	until := e.rests.Load()
+	for i := range 100 {
+		if _, err := e.Create(t.Context(), fmt.Sprint("/k/", i), []byte("v"), time.Hour); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !idle() || e.rests.Load() != until {
+		t.Error("keys that expire in an hour cause housekeeping")
+	}
+	if _, err := e.Create(t.Context(), "/soon", []byte("v"), 30*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	polltest.Until(t, "housekeeping knows of a key that expires soon", func() bool { return idle() && e.rests.Load() < until })
 }

@@ -168,6 +168,9 @@ type Engine struct {
 	compactMu sync.Mutex    // one compaction at a time
 	garbage   atomic.Int64  // bytes deleted since the tables were last rewritten (reclaimSpace)
 	wake      chan struct{} // capacity 1; makes the housekeeping goroutine run now
+	// rests is until when the housekeeping goroutine sleeps unless it is woken, in milliseconds;
+	// math.MaxInt64 while it runs: then nobody knows which keys it has seen.
+	rests atomic.Int64
 
 	ctx   context.Context // canceled by Close
 	stop  context.CancelFunc

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/apikeel/kelson/storage"
@@ -130,6 +131,7 @@ func (e *Engine) keep() {
 		case <-timer.C:
 		case <-e.wake:
 		}
+		e.rests.Store(math.MaxInt64)
 		next, err := e.keepOnce()
 		if e.ctx.Err() != nil {
 			return
@@ -138,6 +140,7 @@ func (e *Engine) keep() {
 			e.opts.Logger.Warn("storage: housekeeping failed", "error", err)
 			next = time.Minute
 		}
+		e.rests.Store(e.opts.now().Add(next).UnixMilli())
 		timer.Reset(next)
 	}
 }
