@@ -63,7 +63,7 @@ func newExchange(w http.ResponseWriter, r *http.Request) *exchange {
 	x.writer.ResponseWriter = w
 	x.writer.request = &x.Request
 	x.w = &x.writer
-	x.Settler, _ = w.(h2.Settler)
+	x.Arrival, _ = w.(h2.Arrival)
 	_, own := w.(h2.Continuer)
 	x.CanContinue, x.writer.bounded = own, !own
 	if _, ok := w.(http.Hijacker); ok {

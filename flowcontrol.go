@@ -28,7 +28,7 @@ func (s *Server) flowControl() stage {
 				x.tooMany(x.entry.RetryAfter)
 				return false
 			}
-			x.Settle()
+			x.EndArrival()
 			x.Hold = &x.entry
 			return true
 		},

@@ -28,9 +28,9 @@ const (
 	stalledTimeout = 60 * time.Second
 	// maxStreams per HTTP/2 connection is what clients assume before SETTINGS arrive.
 	maxStreams = 100
-	// unsettled is how many requests there may be for each processor that neither wait in flow control
+	// arriving is how many requests there may be for each processor that neither wait in flow control
 	// nor have a seat. Each takes less than a tenth of a millisecond.
-	unsettled = 16
+	arriving = 16
 	// maxFrame is the largest HTTP/2 frame in bytes; nearly all objects fit into one.
 	// It is not more than a client may send of a body before it is read.
 	maxFrame = 64 << 10

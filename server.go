@@ -356,7 +356,7 @@ func (s *Server) forgetRequest(x *exchange) {
 func (s *Server) route(x *exchange) {
 	x.ended = metrics.Answered
 	if s.Flow == nil {
-		x.Settle()
+		x.EndArrival()
 	}
 	// Most requests are for resources and skip the other paths.
 	if !x.IsResource {

@@ -299,7 +299,7 @@ func (s *Server) httpServer(base context.Context) *http.Server {
 		}
 	default:
 		http2 := &h2.Server{
-			MaxStreams: streams, MaxHandlers: s.memory().Handlers(), MaxUnsettled: unsettled * runtime.GOMAXPROCS(0), MaxHeaderBytes: maxHeaderBytes, MaxFrame: maxFrame, StreamWindow: maxWindow, ConnWindow: maxAhead,
+			MaxStreams: streams, MaxHandlers: s.memory().Handlers(), MaxArriving: arriving * runtime.GOMAXPROCS(0), MaxHeaderBytes: maxHeaderBytes, MaxFrame: maxFrame, StreamWindow: maxWindow, ConnWindow: maxAhead,
 			IdleTimeout: idleTimeout, WriteTimeout: stalledTimeout, Unsent: &s.memory().Unsent, HeaderBlocks: &s.memory().HeaderBlocks, ErrorLog: errors,
 		}
 		http2.Configure(server)

@@ -244,21 +244,21 @@ func TestWebhookWaits(t *testing.T) {
 	<-r.entered // nobody closes it: the time is over
 }
 
-// TestWebhookSettles: a request that waits for a webhook says so, so that it keeps no other out.
-func TestWebhookSettles(t *testing.T) {
+// TestWebhookEndsArrival: a request that waits for a webhook says so, so that it keeps no other out.
+func TestWebhookEndsArrival(t *testing.T) {
 	for mode, want := range map[string]int64{ModeBatch: 0, ModeBlocking: 1} {
 		r := receive(t, func(r *receiver) { r.entered, r.hold = make(chan struct{}, 1), make(chan struct{}) })
 		l := openHook(t, r, func(c *WebhookConfig) { c.Batch.Mode, c.Batch.MaxWait = mode, time.Millisecond })
-		var settled requesttest.Settlements
+		var ended requesttest.EndedArrivals
 		hr, req := asked("POST", "/api/v1/namespaces/n/secrets")
-		req.Settler = &settled
+		req.Arrival = &ended
 		record := l.Record()
 		record.Begin(hr, req)
 		received := make(chan bool)
 		go func() { received <- record.Received() }()
 		<-r.entered
-		if settled.Load() != want {
-			t.Errorf("%s: the webhook is asked when the request has settled %d times, want %d", mode, settled.Load(), want)
+		if ended.Load() != want {
+			t.Errorf("%s: the webhook is asked when %d arrivals have ended, want %d", mode, ended.Load(), want)
 		}
 		close(r.hold)
 		<-received

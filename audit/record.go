@@ -220,7 +220,7 @@ func (r *Record) emit(stage Stage) bool {
 		event.StageTimestamp = metav1.NewMicroTime(time.Now())
 	}
 	if r.log.waits {
-		r.req.Settle()
+		r.req.EndArrival()
 	}
 	return r.log.put(&event)
 }

@@ -154,7 +154,7 @@ func (c *Cache) AuthenticateToken(ctx context.Context, token string, audiences [
 	}
 	shard.mu.Unlock()
 	if shares {
-		request.Settle(ctx)
+		request.EndArrival(ctx)
 	}
 	began := time.Now()
 	c.seen.blocked.Observe(float64(c.waiting.Add(1)))

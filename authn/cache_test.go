@@ -122,17 +122,17 @@ func TestCacheSharesLookups(t *testing.T) {
 			}
 		})
 		<-begun
-		var settled requesttest.Settlements
+		var ended requesttest.EndedArrivals
 		for range 4 {
 			wg.Go(func() {
-				if id, err := c.AuthenticateToken(request.With(t.Context(), &request.Request{Settler: &settled}), "x", nil); err != nil || id.User.Name != "jane" {
+				if id, err := c.AuthenticateToken(request.With(t.Context(), &request.Request{Arrival: &ended}), "x", nil); err != nil || id.User.Name != "jane" {
 					t.Errorf("got %v, error %v", id, err)
 				}
 			})
 		}
 		synctest.Wait()
-		if settled.Load() != 4 {
-			t.Errorf("%d of 4 requests that wait for the lookup of another say so", settled.Load())
+		if ended.Load() != 4 {
+			t.Errorf("%d of 4 requests that wait for the lookup of another say so", ended.Load())
 		}
 		leave()
 		synctest.Wait()

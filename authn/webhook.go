@@ -116,7 +116,7 @@ func (w *webhook) review(ctx context.Context, spec authenticationv1.TokenReviewS
 	if err != nil {
 		return nil, err
 	}
-	request.Settle(ctx)
+	request.EndArrival(ctx)
 	var status *authenticationv1.TokenReviewStatus
 	var last error
 	err = wait.ExponentialBackoffWithContext(ctx, w.backoff, func(ctx context.Context) (bool, error) {

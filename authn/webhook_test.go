@@ -182,18 +182,18 @@ func TestWebhookCache(t *testing.T) {
 	}
 }
 
-// TestWebhookSettles: a request that waits for a webhook says so, so that it keeps no other out.
-func TestWebhookSettles(t *testing.T) {
-	var settled requesttest.Settlements
+// TestWebhookEndsArrival: a request that waits for a webhook says so, so that it keeps no other out.
+func TestWebhookEndsArrival(t *testing.T) {
+	var ended requesttest.EndedArrivals
 	r := newReviewer(t, "v1beta1")
 	r.answer = func(w http.ResponseWriter, review *authenticationv1.TokenReview) {
-		if settled.Load() != 1 {
-			t.Errorf("the webhook is asked when the request has settled %d times", settled.Load())
+		if ended.Load() != 1 {
+			t.Errorf("the webhook is asked when %d arrivals have ended", ended.Load())
 		}
 		r.respond(w, review)
 	}
 	hr := requestWith("Bearer x")
-	_, _, _ = r.stage(t, "", nil).User(hr.WithContext(request.With(hr.Context(), &request.Request{Settler: &settled})))
+	_, _, _ = r.stage(t, "", nil).User(hr.WithContext(request.With(hr.Context(), &request.Request{Arrival: &ended})))
 	if r.calls.Load() != 1 {
 		t.Errorf("called %d times", r.calls.Load())
 	}

@@ -186,7 +186,7 @@ func (c *Control) Enter(ctx context.Context, r *request.Request, query string, e
 // wait waits until an entry leaves its queue: at most a quarter of the request's
 // timeout.
 func (c *Control) wait(ctx context.Context, e *Entry) state {
-	e.request.Settle()
+	e.request.EndArrival()
 	waiting := c.Waiting.of(e.request.Verb)
 	waiting.add(1, time.Now())
 	defer func() { waiting.add(-1, time.Now()) }()

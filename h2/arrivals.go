@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// unsettledTime is how long a request counts as unsettled at least, and twice that at most, while
+// arrivalTime is how long a request counts as one that arrives, or up to twice as long, while
 // others wait: one that takes longer waits for something itself and uses no CPU.
-const unsettledTime = 100 * time.Millisecond
+const arrivalTime = 100 * time.Millisecond
 
-// arrivals bounds how many requests of all connections are unsettled at a time: read, and neither
-// settled nor answered. Connections that have more wait in line, and take turns. Without it each
-// of many connections could have as many goroutines that are ready to run as it has streams, and
-// every other request would wait behind all of them.
+// arrivals bounds how many requests of all connections arrive at a time: they have been read, and
+// neither answered nor said to have arrived (Arrival). Connections that have more wait in line,
+// and take turns. Without it each of many connections could have as many goroutines that are
+// ready to run as it has streams, and every other request would wait behind all of them.
 type arrivals struct {
 	most int
 
 	mu      sync.Mutex
-	round   uint64        // advances every unsettledTime while connections wait; never 0
-	counts  [2]int        // unsettled requests that entered in this round, and in the one before
+	round   uint64        // advances every arrivalTime while connections wait; never 0
+	counts  [2]int        // arriving requests that entered in this round, and in the one before
 	waiting []chan uint64 // each receives the round in which it enters
 	timer   *time.Timer   // runs while connections wait
 }
@@ -37,7 +37,7 @@ func (a *arrivals) enter(done <-chan struct{}) (entered uint64) {
 	come := make(chan uint64, 1)
 	a.waiting = append(a.waiting, come)
 	if a.timer == nil {
-		a.timer = time.AfterFunc(unsettledTime, a.nextRound)
+		a.timer = time.AfterFunc(arrivalTime, a.nextRound)
 	}
 	a.mu.Unlock()
 	select {
@@ -59,7 +59,7 @@ func (a *arrivals) enter(done <-chan struct{}) (entered uint64) {
 	return 0
 }
 
-// leave is called when a request is settled, with what enter has returned.
+// leave is called when a request has arrived, with what enter has returned.
 func (a *arrivals) leave(entered uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,7 +97,7 @@ func (a *arrivals) nextRound() {
 	a.counts = [2]int{0, a.counts[0]}
 	a.admit()
 	if len(a.waiting) > 0 {
-		a.timer.Reset(unsettledTime)
+		a.timer.Reset(arrivalTime)
 	} else {
 		a.timer = nil
 	}

@@ -49,7 +49,7 @@ func TestArrivalsTakeTurns(t *testing.T) {
 }
 
 // TestArrivalsThatWaitAreForgotten: requests that take long do not keep others out, and count
-// for nothing when they are settled at last.
+// for nothing when they have arrived at last.
 func TestArrivalsThatWaitAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most, waiting = 4, 10
@@ -64,7 +64,7 @@ func TestArrivalsThatWaitAreForgotten(t *testing.T) {
 		}
 		for n := range waiting {
 			slow = append(slow, <-entered)
-			if most, waited := time.Duration(n/most+1)*2*unsettledTime, time.Since(began); waited > most {
+			if most, waited := time.Duration(n/most+1)*2*arrivalTime, time.Since(began); waited > most {
 				t.Errorf("the request %d entered after %v, want %v at most", n, waited, most)
 			}
 		}

@@ -774,23 +774,23 @@ func TestCrowdKeepsItsConnection(t *testing.T) {
 	c.frames("the responses", func(f http2.Frame) bool { return count(f) || answered == most })
 }
 
-// TestUnsettledRequestsTakeTurns: of many requests only a few are looked at at a time; those on
+// TestArrivingRequestsTakeTurns: of many requests only a few are looked at at a time; those on
 // the connection of somebody who goes ahead do not wait.
-func TestUnsettledRequestsTakeTurns(t *testing.T) {
+func TestArrivingRequestsTakeTurns(t *testing.T) {
 	const most, streams = 2, 50
 	var begun atomic.Int64
-	settle, answer := make(chan struct{}), make(chan struct{})
+	arrive, answer := make(chan struct{}), make(chan struct{})
 	s := newServer()
-	s.MaxUnsettled = most
+	s.MaxArriving = most
 	ts := serve(t, s, func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("X-Ahead") != "" {
-			w.(h2.Settler).Settle(true)
+			w.(h2.Arrival).EndArrival(true)
 			return
 		}
 		begun.Add(1)
-		<-settle
-		w.(h2.Settler).Settle(false)
-		w.(h2.Settler).Settle(false) // counts once
+		<-arrive
+		w.(h2.Arrival).EndArrival(false)
+		w.(h2.Arrival).EndArrival(false) // counts once
 		<-answer
 	})
 	ahead := dial(t, ts)
@@ -821,9 +821,9 @@ func TestUnsettledRequestsTakeTurns(t *testing.T) {
 		before = begun.Load()
 		get(stream)
 	}
-	settle <- struct{}{}
+	arrive <- struct{}{}
 	polltest.Until(t, "another handler runs", func() bool { return begun.Load() > most })
-	close(settle)
+	close(arrive)
 	polltest.Until(t, "all handlers run", func() bool { return begun.Load() == 2*streams })
 	close(answer)
 	for _, crowd := range crowds {

@@ -208,7 +208,7 @@ func (c *conn) readFragment(block *[]byte, size, pad int, held *int) error {
 
 // decode decodes a header block when it is its turn: decoded it may take far more memory.
 func (c *conn) decode(h frameHeader, block []byte) error {
-	if isNew := h.stream > c.last; isNew && c.srv.MaxUnsettled > 0 && !c.aheadOfOthers.Load() {
+	if isNew := h.stream > c.last; isNew && c.srv.MaxArriving > 0 && !c.aheadOfOthers.Load() {
 		c.entered = c.srv.arrivals.enter(c.ctx.Done())
 	}
 	if _, err := c.decoder.Write(block); err != nil {

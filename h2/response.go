@@ -63,16 +63,16 @@ func (w *response) Lasts() {
 	c.stopCounting(w.st)
 }
 
-// A Settler is a writer of a response whose request is settled before it is answered.
-type Settler interface {
-	// Settle says that the request waits for something, or that somebody else bounds how many
-	// there are: it does not count for Server.MaxUnsettled any longer. With ahead, further
+// An Arrival is a writer of a response whose request has arrived before it is answered.
+type Arrival interface {
+	// EndArrival says that the request waits for something, or that somebody else bounds how many
+	// there are: it does not count for Server.MaxArriving any longer. With ahead, further
 	// requests of its connection do not wait for those of others.
-	Settle(ahead bool)
+	EndArrival(ahead bool)
 }
 
-// Settle implements Settler.
-func (w *response) Settle(ahead bool) {
+// EndArrival implements Arrival.
+func (w *response) EndArrival(ahead bool) {
 	c := w.st.c
 	if c.aheadOfOthers.Load() != ahead {
 		c.aheadOfOthers.Store(ahead)

@@ -29,7 +29,7 @@
 //     to read, StreamWindow after that, ConnWindow a connection
 //   - requests: MaxStreams at a time, also counting handlers whose stream the client
 //     has reset, and maxWaiting times as many that wait for one of them; of all
-//     connections MaxUnsettled at a time are looked at, and connections take turns
+//     connections MaxArriving at a time are looked at, and connections take turns
 //   - frames that only cause work (PING, SETTINGS, PRIORITY, RST_STREAM, empty DATA,
 //     tiny WINDOW_UPDATE, unknown types, mistakes): controlBurst at once and
 //     controlRate a second; a connection with more is closed with ENHANCE_YOUR_CALM
@@ -58,11 +58,11 @@ type Server struct {
 	// clients may send again. 0 is no bound. Responses that continue without their handler, and
 	// those of which a handler says that they last (Laster), do not count.
 	MaxHandlers int
-	// MaxUnsettled is how many requests of all connections may be unsettled at a time: read, and
-	// neither answered nor declared as settled by their handler (Settler). Connections with more
+	// MaxArriving is how many requests of all connections may arrive at a time: they have been
+	// read, and neither answered nor said to have arrived by their handler (Arrival). Connections with more
 	// take turns, so that a request waits for few others, however many there are. One that takes
-	// longer than unsettledTime does not count any longer. 0 is no bound.
-	MaxUnsettled int
+	// longer than arrivalTime does not count any longer. 0 is no bound.
+	MaxArriving int
 	// MaxHeaderBytes bounds the header fields of a request, as HTTP/2 counts them
 	// (32 bytes are added for each field), and MaxHeaderFields their number, in which
 	// the parts of a split Cookie and the names of announced trailers count too. A
@@ -121,7 +121,7 @@ func (s *Server) giveBack(n int) {
 	}
 }
 
-// leave is called when a request is settled, with what arrivals.enter has returned, or 0.
+// leave is called when a request has arrived, with what arrivals.enter has returned, or 0.
 func (s *Server) leave(entered uint64) {
 	if entered != 0 {
 		s.arrivals.leave(entered)
@@ -148,7 +148,7 @@ func (s *Server) Configure(server *http.Server) {
 }
 
 func (s *Server) setDefaults() {
-	s.arrivals.most = s.MaxUnsettled
+	s.arrivals.most = s.MaxArriving
 	if s.MaxHeaderFields == 0 {
 		s.MaxHeaderFields = 1000
 	}

@@ -26,7 +26,7 @@ type stream struct {
 	// headerBytes is what the header of the request adds to conn.headerBytes.
 	headerBytes int
 
-	// entered is from arrivals.enter, 0 if the request is settled or does not count.
+	// entered is from arrivals.enter, 0 if the request has arrived or does not count.
 	entered  uint64
 	counted  bool  // the handler counts in conn.running and Server.running
 	window   int64 // what the client accepts

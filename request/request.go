@@ -98,9 +98,9 @@ type Request struct {
 	Hold Hold
 	// Turns are the CPU turns for large responses; nil if they are not limited.
 	Turns Turns
-	// Settler is told when the request waits for something or has a seat; nil if nobody
+	// Arrival is told when the request waits for something or has a seat; nil if nobody
 	// wants to know.
-	Settler Settler
+	Arrival Arrival
 	// Line is preallocated memory for Time; nil allocates.
 	Line *Timeline
 	// Warned is where Warn collects warnings; nil drops them.
@@ -190,24 +190,24 @@ func (r *Request) EndTurn() {
 	}
 }
 
-// Settler is the connection of a request, which reads no more of them than can be looked at
-// soon: see h2.Settler.
-type Settler interface {
-	Settle(ahead bool)
+// Arrival is the connection of a request, which reads no more of them than can be looked at
+// soon: see h2.Arrival.
+type Arrival interface {
+	EndArrival(ahead bool)
 }
 
-// Settle tells the connection that the request waits for something, or has a seat in flow
+// EndArrival tells the connection that the request waits for something, or has a seat in flow
 // control. It may be called several times, and by any goroutine.
-func (r *Request) Settle() {
-	if r.Settler != nil {
-		r.Settler.Settle(r.User.IsAdministrator())
+func (r *Request) EndArrival() {
+	if r.Arrival != nil {
+		r.Arrival.EndArrival(r.User.IsAdministrator())
 	}
 }
 
-// Settle does so for the request of a context, if it has one.
-func Settle(ctx context.Context) {
+// EndArrival does so for the request of a context, if it has one.
+func EndArrival(ctx context.Context) {
 	if r := Of(ctx); r != nil {
-		r.Settle()
+		r.EndArrival()
 	}
 }
 

@@ -168,7 +168,7 @@ func (a *Authenticator) review(ctx context.Context, token string, audiences []st
 	if err != nil {
 		return nil, err
 	}
-	request.Settle(ctx)
+	request.EndArrival(ctx)
 	raw, err := a.client.Post().AbsPath("/apis/authentication.k8s.io/v1/tokenreviews").
 		SetHeader("Content-Type", runtime.ContentTypeJSON).Body(bytes.NewReader(body)).Do(ctx).Raw()
 	if err != nil {

@@ -311,7 +311,7 @@ func (p *provider) get(ctx context.Context, url, bearer string) ([]byte, error) 
 	if bearer != "" {
 		r.Header.Set("Authorization", "Bearer "+bearer)
 	}
-	request.Settle(ctx)
+	request.EndArrival(ctx)
 	resp, err := p.client.Do(r)
 	if err != nil {
 		return nil, err

@@ -195,7 +195,7 @@ func (a *Authorizer) review(ctx context.Context, spec *authorizationv1.SubjectAc
 	if err != nil {
 		return status, err
 	}
-	request.Settle(ctx)
+	request.EndArrival(ctx)
 	var failed error
 	err = wait.ExponentialBackoffWithContext(ctx, a.cfg.Backoff, func(ctx context.Context) (done bool, _ error) {
 		if status, failed = a.post(ctx, body); failed != nil && hooks.MayPass(failed) {

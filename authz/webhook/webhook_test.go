@@ -143,16 +143,16 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
-// TestSettles: a request that waits for a webhook says so, so that it keeps no other out.
-func TestSettles(t *testing.T) {
-	var settled requesttest.Settlements
+// TestEndsArrival: a request that waits for a webhook says so, so that it keeps no other out.
+func TestEndsArrival(t *testing.T) {
+	var ended requesttest.EndedArrivals
 	s := serve(t, func(n int, w http.ResponseWriter) {
-		if settled.Load() != 1 {
-			t.Errorf("the webhook is asked when the request has settled %d times", settled.Load())
+		if ended.Load() != 1 {
+			t.Errorf("the webhook is asked when %d arrivals have ended", ended.Load())
 		}
 		status(`{"allowed":true}`)(n, w)
 	})
-	ctx := request.With(t.Context(), &request.Request{Settler: &settled})
+	ctx := request.With(t.Context(), &request.Request{Arrival: &ended})
 	if decision, _, err := s.authorizer(t, nil).Authorize(ctx, question()); decision != authz.Allow || err != nil {
 		t.Errorf("got %v, error %v", decision, err)
 	}

@@ -1,11 +1,11 @@
-// Package requesttest has parts of requests for tests. Start at Settlements.
+// Package requesttest has parts of requests for tests. Start at EndedArrivals.
 package requesttest
 
 import "sync/atomic"
 
-// Settlements is a request.Settler that counts how often requests have said that they are
-// settled.
-type Settlements struct{ atomic.Int64 }
+// EndedArrivals is a request.Arrival that counts how often requests have said that they
+// have arrived.
+type EndedArrivals struct{ atomic.Int64 }
 
-// Settle implements request.Settler.
-func (s *Settlements) Settle(bool) { s.Add(1) }
+// EndArrival implements request.Arrival.
+func (s *EndedArrivals) EndArrival(bool) { s.Add(1) }
