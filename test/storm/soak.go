@@ -261,6 +261,23 @@ func (k *soaking) round(ctx context.Context, name string, length time.Duration, 
 	return nil
 }
 
+// openFiles returns how many files and connections a process has open, without the tables and
+// blobs of its store: of these it keeps up to a bound open, more the more it has written.
+func openFiles(pid int) (n int, err error) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	files, err := os.ReadDir(dir)
+	for _, file := range files {
+		name, err := os.Readlink(filepath.Join(dir, file.Name()))
+		if err != nil {
+			continue // closed meanwhile
+		}
+		if end := filepath.Ext(name); end != ".sst" && end != ".blob" {
+			n++
+		}
+	}
+	return n, err
+}
+
 var restNumbers = map[string]*regexp.Regexp{
 	"/debug/pprof/heap?gc=1&debug=1": regexp.MustCompile(`(?m)^# HeapAlloc = (\d+)`),
 	"/debug/pprof/goroutine?debug=1": regexp.MustCompile(`goroutine profile: total (\d+)`),
@@ -289,11 +306,10 @@ func (k *soaking) rest(ctx context.Context, first atRest) (now atRest, err error
 			}
 		}
 		procs := k.s.processes()
-		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", procs[len(procs)-1].cmd.Process.Pid))
-		if err != nil {
+		var err error
+		if now.files, err = openFiles(procs[len(procs)-1].cmd.Process.Pid); err != nil {
 			return now, err
 		}
-		now.files = len(files)
 		grown := first != (atRest{}) && (now.heap > first.heap+moreHeap || now.goroutines > first.goroutines+moreGoroutines || now.files > first.files+moreFiles)
 		if !grown {
 			return now, nil
