@@ -46,12 +46,15 @@ func TestNodesRunPods(t *testing.T) {
 	of := size{Nodes: 5, Heartbeat: 100 * time.Millisecond}
 	n := newNodes(v, of)
 	defer n.stop()
-	p, err := measurePhase(ctx, v, &servers.Server{}, time.Minute, n.register)
+	p, err := measurePhase(ctx, v, &servers.Server{}, n.client, time.Minute, n.register)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if servers.KnowsProcesses && (p.CPU <= 0 || p.Memory <= 0) {
 		t.Errorf("got %+v, want CPU time and memory of the server", p)
+	}
+	if least := float64(4 * of.Nodes); p.Requests < least { // node, status, lease, list of pods
+		t.Errorf("got %v requests, want %v at least", p.Requests, least)
 	}
 
 	l := newLoad(v, of)
@@ -137,12 +140,12 @@ func TestDeploymentIsDone(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	got := markdown(size{Nodes: 10, Deployments: 2, Replicas: 5, Heartbeat: time.Second}, []outcome{
-		{Server: "a", Peak: 800, Phases: []phase{{Name: "start", Seconds: 10, CPU: 5, Memory: 400}, {Name: "roll", Seconds: 9, CPU: 4}}},
-		{Server: "b", Peak: 100, Phases: []phase{{Name: "start", Seconds: 8, CPU: 0.5, Memory: 50}}},
+		{Server: "a", Peak: 800, Phases: []phase{{Name: "start", Seconds: 10, CPU: 5, Memory: 400, Requests: 1000}, {Name: "roll", Seconds: 9, CPU: 4}}},
+		{Server: "b", Peak: 100, Phases: []phase{{Name: "start", Seconds: 8, CPU: 0.5, Memory: 50, Requests: 500}}},
 	})
 	for _, want := range []string{
 		"10 nodes with a heartbeat every 1s, 10 pods in 2 deployments.",
-		"| start | 10.0 · 5.00 · 400 | 8.0 · 0.50 · 50 | ×1.25 · ×10.0 |", "| roll | 9.0 · 4.00 · 0 | not done | – |", "| peak memory, MiB | 800 | 100 | ×8.0 |",
+		"| start | 10.0 · 5.00 · 400 · 1000 | 8.0 · 0.50 · 50 · 500 | ×1.25 · ×10.0 · ×5.0 |", "| roll | 9.0 · 4.00 · 0 · 0 | not done | – |", "| peak memory, MiB | 800 | 100 | ×8.0 |",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwant in it %q", got, want)

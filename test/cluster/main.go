@@ -186,15 +186,15 @@ func measureCluster(ctx context.Context, s servers.Spec, peers, dir string, of s
 		{"deployments go", load.remove},
 		{"heartbeats only", load.quiet},
 	} {
-		p, err := measurePhase(ctx, v, components, of.Patience, step.work)
+		p, err := measurePhase(ctx, v, components, load.client, of.Patience, step.work)
 		if err = errors.Join(err, nodes.failed()); err != nil {
 			return o, fmt.Errorf("%s: %w", step.name, err)
 		}
 		p.Name = step.name
 		o.Phases = append(o.Phases, p)
 		_, o.Peak = v.Memory()
-		fmt.Fprintf(log, "%-20s %s: %.1f s, CPU %.2f s, memory %.0f MiB, other components CPU %.2f s, other programs %.2f cores\n",
-			s.Name, p.Name, p.Seconds, p.CPU, p.Memory, p.ComponentsCPU, p.OtherLoad)
+		fmt.Fprintf(log, "%-20s %s: %.1f s, CPU %.2f s, memory %.0f MiB, %.0f requests, other components CPU %.2f s, other programs %.2f cores\n",
+			s.Name, p.Name, p.Seconds, p.CPU, p.Memory, p.Requests, p.ComponentsCPU, p.OtherLoad)
 	}
 	return o, nil
 }
