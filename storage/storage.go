@@ -370,8 +370,17 @@ type Pusher interface {
 	// committed it: before the writes in it are acknowledged. Therefore f must be quick,
 	// and must not write to the Backend. Push returns when the watch has ended, with its
 	// error, and f is not called after that.
-	Push(f func(Batch)) error
+	//
+	// The store asks lookup for keys of the watched prefix instead of reading them from
+	// disk, until Push returns. It may be nil.
+	Push(f func(Batch), lookup Lookup) error
 }
+
+// Lookup returns the newest version of a key by the batches that the caller has seen, and the
+// revision of the last of these: at this revision or a later one that was the version. It is
+// zero if there was none. ok is false if the caller cannot tell at once. Lookup is
+// called on any goroutine; the value is shared.
+type Lookup func(key string) (newest KeyValue, seen int64, ok bool)
 
 // CheckKey returns an error unless key may name a value.
 func CheckKey(key string) error {

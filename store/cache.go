@@ -277,7 +277,7 @@ func (r *Resource) enter(ev *storage.Event) {
 		}
 		entry.old, entry.last = prev, prev.At(ev.KV.ModRevision)
 	} else {
-		rec := r.pending.take(ev.KV.Key, ev.KV.ModRevision, ev.KV.Value)
+		rec := r.pending.take(&ev.KV)
 		if rec == nil {
 			var err error
 			if rec, err = r.readRecord(&ev.KV); err != nil {

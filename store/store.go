@@ -248,7 +248,7 @@ func (s *Store) follow(w storage.Watcher) {
 // it while it commits: no goroutine is woken for it, and who has written finds its write.
 func (s *Store) receive(w storage.Watcher) error {
 	if p, ok := w.(storage.Pusher); ok {
-		return p.Push(s.bringIn)
+		return p.Push(s.bringIn, s.newest)
 	}
 	for {
 		batch, err := w.Next(s.ctx)
@@ -257,6 +257,30 @@ func (s *Store) receive(w storage.Watcher) error {
 		}
 		s.bringIn(batch)
 	}
+}
+
+// newest implements storage.Lookup with the caches: a commit need not read from disk what is
+// in memory. It waits for nobody, as those that have the mutexes may wait for the commit.
+func (s *Store) newest(key string) (kv storage.KeyValue, seen int64, ok bool) {
+	if !s.mu.TryLock() {
+		return kv, 0, false
+	}
+	r, seen := s.find(key), s.position.Load()
+	s.mu.Unlock()
+	if r == nil || !r.mu.TryLock() {
+		return kv, 0, false
+	}
+	defer r.mu.Unlock()
+	if r.state != isLoaded {
+		return kv, 0, false
+	}
+	rec, found := r.tree.Get(&Record{Key: key})
+	if !found {
+		return kv, seen, true
+	}
+	stored, in := rec.InMemory()
+	kv = storage.KeyValue{Key: key, Value: stored, CreateRevision: rec.Created, ModRevision: rec.Revision}
+	return kv, seen, in && rec.Created != 0
 }
 
 func (s *Store) bringIn(batch storage.Batch) {

@@ -52,17 +52,27 @@ func (p *pending) remove(rec *Record) {
 
 // take returns the record of a write that was committed, nil if it is not the one
 // that was put.
-func (p *pending) take(key string, revision int64, stored []byte) *Record {
-	rec := p.records[key]
+func (p *pending) take(kv *storage.KeyValue) *Record {
+	rec := p.records[kv.Key]
 	if rec == nil {
 		return nil
 	}
 	p.remove(rec)
 	// A record of a write is not in the cache of values: its bytes are there.
-	if was, err := rec.Stored(); err != nil || !bytes.Equal(was, stored) {
+	if was, err := rec.Stored(); err != nil || !bytes.Equal(was, kv.Value) {
 		return nil
 	}
-	return rec.Committed(revision, stored)
+	rec = rec.Committed(kv.ModRevision, kv.Value)
+	rec.Created = createdAt(kv)
+	return rec
+}
+
+// createdAt is the Created of a record.
+func createdAt(kv *storage.KeyValue) int64 {
+	if !kv.Expires.IsZero() {
+		return 0
+	}
+	return kv.CreateRevision
 }
 
 // write calls the backend with a record that the cache is to have when the event
@@ -300,7 +310,7 @@ func (r *Resource) readRecord(kv *storage.KeyValue) (*Record, error) {
 	if err != nil {
 		return nil, &Unreadable{Key: kv.Key, Revision: kv.ModRevision, Err: err}
 	}
-	rec.Stale = kv.Stale
+	rec.Stale, rec.Created = kv.Stale, createdAt(kv)
 	if kv.Made {
 		rec.LetGo(&r.store.made)
 	}

@@ -19,6 +19,9 @@ type Record struct {
 	Namespace, Name string
 	// Revision of the write that made the record: its resourceVersion. 0 is none.
 	Revision int64
+	// Created is the revision of the write that made the object, 0 if that is not known or
+	// the object is known to expire.
+	Created int64
 	// Stale says that the backend would store the same object in other bytes now, for
 	// example encrypted with a newer key. It is set only in records that were read from
 	// the backend for a write.
@@ -95,6 +98,9 @@ func LabelPairs(labels map[string]string) []string {
 // are shared: do not change them. An error is that of storage, from where they may have
 // to be read again: ErrCompacted for a record that was replaced long ago.
 func (r *Record) Stored() ([]byte, error) { return r.value.get(r.Key) }
+
+// InMemory returns what Stored does, and false if it would have to be read for that.
+func (r *Record) InMemory() ([]byte, bool) { return r.value.inMemory() }
 
 // StoredSize is the length of the stored bytes.
 func (r *Record) StoredSize() int { return r.value.len() }

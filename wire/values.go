@@ -35,16 +35,26 @@ func (v *value) len() int {
 }
 
 func (v *value) get(key string) ([]byte, error) {
+	stored, ok := v.inMemory()
+	if !ok {
+		return v.cache.read(key, v)
+	}
+	if stored != nil && v.cache != nil && !v.used.Load() {
+		v.used.Store(true)
+	}
+	return stored, nil
+}
+
+// inMemory returns the bytes, and false if they are out of memory.
+func (v *value) inMemory() ([]byte, bool) {
 	if v == nil || v.size == 0 {
-		return nil, nil
+		return nil, true
 	}
-	if first := v.first.Load(); first != nil {
-		if v.cache != nil && !v.used.Load() {
-			v.used.Store(true)
-		}
-		return unsafe.Slice(first, v.size), nil
+	first := v.first.Load()
+	if first == nil {
+		return nil, false
 	}
-	return v.cache.read(key, v)
+	return unsafe.Slice(first, v.size), true
 }
 
 // isOut reports whether the bytes are out of memory.
@@ -190,7 +200,7 @@ func (c *ValueCache) hold(n int64) {
 
 // Keep counts the bytes of a record that has entered a store. Trim makes room for them.
 func (c *ValueCache) Keep(rec *Record) {
-	if stored := rec.value.inMemory(c); stored != nil {
+	if stored := rec.value.droppable(c); stored != nil {
 		rec.value.used.Store(true) // by its writer
 		rec.value.keep(stored)
 	}
@@ -207,7 +217,7 @@ func (c *ValueCache) Trim() {
 // Offer is Keep for a record that is loaded, and that nobody has asked for. The bytes that
 // it was made with are not its own: a copy of them is kept if there is room.
 func (c *ValueCache) Offer(rec *Record) {
-	stored := rec.value.inMemory(c)
+	stored := rec.value.droppable(c)
 	switch {
 	case stored == nil:
 	case c.held.Load()+int64(len(stored)) > c.limit(), c.Near && c.held.Load() > fewValues:
@@ -226,15 +236,13 @@ func (c *ValueCache) Drop(rec *Record) {
 	}
 }
 
-// inMemory returns the bytes if there are some that can be dropped from the cache.
-func (v *value) inMemory(c *ValueCache) []byte {
-	if c == nil || v.cache != c || v.size == 0 {
+// droppable returns the bytes if there are some that can be dropped from the cache.
+func (v *value) droppable(c *ValueCache) []byte {
+	if c == nil || v.cache != c {
 		return nil
 	}
-	if first := v.first.Load(); first != nil {
-		return unsafe.Slice(first, v.size)
-	}
-	return nil
+	stored, _ := v.inMemory()
+	return stored
 }
 
 // makeRoom moves the hand of the clock over the records until the bytes are well below
@@ -251,7 +259,7 @@ func (c *ValueCache) makeRoom() bool {
 			return true
 		}
 		c.hand = c.Next(c.hand, sweepStep, func(rec *Record) {
-			if v := rec.value; v.inMemory(c) != nil && !v.used.Swap(false) && c.held.Load() > target {
+			if v := rec.value; v.droppable(c) != nil && !v.used.Swap(false) && c.held.Load() > target {
 				v.drop(false)
 			}
 		})
@@ -265,7 +273,7 @@ func (c *ValueCache) dropIdle() {
 	c.sweeping.Lock()
 	for at, begun := (Position{}), false; !begun || at != (Position{}); begun = true {
 		at = c.Next(at, sweepStep, func(rec *Record) {
-			if v := rec.value; v.inMemory(c) != nil && !v.used.Swap(false) {
+			if v := rec.value; v.droppable(c) != nil && !v.used.Swap(false) {
 				v.drop(false)
 			}
 		})

@@ -284,9 +284,9 @@ func (d *draft) close() {
 }
 
 // current returns the newest version of a key, from the draft, from the recent events
-// in memory, or else from the database.
+// in memory, from who has a copy of everything, or else from the database.
 func (d *draft) current(key string) (kv storage.KeyValue, exists bool, err error) {
-	ev, recent := d.e.feed.lastEvent(key)
+	ev, since, recent := d.e.feed.lastEvent(key)
 	if i, ok := d.written[key]; ok {
 		ev, recent = d.events[i], true
 	}
@@ -295,6 +295,9 @@ func (d *draft) current(key string) (kv storage.KeyValue, exists bool, err error
 			return kv, false, nil
 		}
 		return ev.KV, true, nil
+	}
+	if kv, ok := d.e.pushes.newest(key, since); ok {
+		return kv, kv.ModRevision != 0, nil
 	}
 	if d.it == nil {
 		if d.it, err = d.e.versions(); err != nil {

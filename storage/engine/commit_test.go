@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -183,7 +184,7 @@ func TestPushIsComplete(t *testing.T) {
 			case begun <- struct{}{}:
 			default:
 			}
-		})
+		}, nil)
 	}()
 	<-begun
 	var all sync.WaitGroup
@@ -210,6 +211,60 @@ func TestPushIsComplete(t *testing.T) {
 	}
 }
 
+// TestLookups: a commit asks for what is not among the recent events, believes what was seen
+// late enough, and reads the rest from disk.
+func TestLookups(t *testing.T) {
+	dir := t.TempDir()
+	e := open(t, Options{Dir: dir})
+	kept, gone := create(t, e, "/a/kept", "x"), create(t, e, "/a/gone", "y")
+	if err := e.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e = open(t, Options{Dir: dir}) // without recent events
+	w, err := e.Watch(t.Context(), "/a/", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked []string
+	old := map[string]bool{} // keys whose answer is of the time before the events in memory
+	lookup := func(key string) (storage.KeyValue, int64, bool) {
+		asked = append(asked, key)
+		seen := int64(1 << 40)
+		if old[key] {
+			seen = 0
+		}
+		if key == "/a/kept" {
+			return kept, seen, true
+		}
+		return storage.KeyValue{}, seen, key != "/a/unknown"
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- w.(storage.Pusher).Push(func(storage.Batch) {}, lookup) }()
+	for e.pushes.asked.Load() == nil {
+		runtime.Gosched()
+	}
+	old["/a/gone"] = true
+	if _, err := e.Update(t.Context(), "/a/gone", nil, gone.ModRevision, 0); err != nil {
+		t.Errorf("a key that was looked up too early: %v, want it to be found on disk", err)
+	}
+	updated, err := e.Update(t.Context(), "/a/kept", nil, kept.ModRevision, 0)
+	if err != nil || updated.CreateRevision != kept.CreateRevision {
+		t.Errorf("got %+v, %v, want an update of what was created at %d", updated, err, kept.CreateRevision)
+	}
+	if _, err := e.Update(t.Context(), "/a/kept", nil, kept.ModRevision, 0); !errors.Is(err, storage.ErrConflict) {
+		t.Errorf("got %v, want a conflict: what was looked up is older than a recent event", err)
+	}
+	create(t, e, "/a/new", "")
+	create(t, e, "/a/unknown", "")
+	create(t, e, "/b/elsewhere", "")
+	w.Close()
+	<-ended
+	create(t, e, "/a/late", "")
+	if want := []string{"/a/gone", "/a/kept", "/a/new", "/a/unknown"}; !slices.Equal(asked, want) {
+		t.Errorf("asked for %v, want %v", asked, want)
+	}
+}
+
 // TestPushPanics: a function that panics ends its own watch, and no write.
 func TestPushPanics(t *testing.T) {
 	e := open(t, Options{Dir: t.TempDir()})
@@ -218,7 +273,7 @@ func TestPushPanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- w.(storage.Pusher).Push(func(storage.Batch) { panic("broken") }) }()
+	go func() { ended <- w.(storage.Pusher).Push(func(storage.Batch) { panic("broken") }, nil) }()
 	for n := 0; ; n++ {
 		create(t, e, fmt.Sprint("/", n), "")
 		select {

@@ -10,6 +10,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/apikeel/kelson/storage"
@@ -117,15 +118,17 @@ func (f *feed) trim() {
 	}
 }
 
-// lastEvent returns the newest event of a key if it is still in memory.
-func (f *feed) lastEvent(key string) (storage.Event, bool) {
+// lastEvent returns the newest event of a key if it is still in memory. Else, the key has
+// not changed after the revision since.
+func (f *feed) lastEvent(key string) (ev storage.Event, since int64, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	since = f.last - int64(len(f.events))
 	revision, ok := f.newest[key]
-	if !ok {
-		return storage.Event{}, false
+	if ok {
+		ev = f.events[revision-f.events[0].KV.ModRevision]
 	}
-	return f.events[revision-f.events[0].KV.ModRevision], true
+	return ev, since, ok
 }
 
 func (f *feed) requestProgress() {
@@ -233,19 +236,23 @@ func (w *watcher) Next(ctx context.Context) (storage.Batch, error) {
 type pushes struct {
 	mu  sync.Mutex
 	all []*push
+	// asked is one of them that has a lookup, nil if none has. It is written under mu and
+	// read without it: a commit does not wait for what is being delivered.
+	asked atomic.Pointer[push]
 }
 
 type push struct {
 	w      *watcher
 	f      func(storage.Batch)
-	failed chan error // has room for one: f has panicked
+	lookup storage.Lookup // may be nil
+	failed chan error     // has room for one: f has panicked
 }
 
 // Push implements storage.Pusher.
-func (w *watcher) Push(f func(storage.Batch)) error {
+func (w *watcher) Push(f func(storage.Batch), lookup storage.Lookup) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := &push{w: w, f: f, failed: make(chan error, 1)}
+	p := &push{w: w, f: f, lookup: lookup, failed: make(chan error, 1)}
 	if err := w.beginPush(p); err != nil {
 		return err
 	}
@@ -263,6 +270,7 @@ func (w *watcher) Push(f func(storage.Batch)) error {
 	all.mu.Lock()
 	defer all.mu.Unlock()
 	all.all = slices.DeleteFunc(all.all, func(other *push) bool { return other == p })
+	all.choose()
 	w.err = err
 	return err
 }
@@ -283,10 +291,30 @@ func (w *watcher) beginPush(p *push) error {
 		}
 		if w.position >= w.e.feed.revision() {
 			all.all = append(all.all, p)
+			all.choose()
 			break
 		}
 	}
 	return w.err
+}
+
+// choose sets the function that is asked. The mutex is held.
+func (p *pushes) choose() {
+	p.asked.Store(nil)
+	if i := slices.IndexFunc(p.all, func(push *push) bool { return push.lookup != nil }); i >= 0 {
+		p.asked.Store(p.all[i])
+	}
+}
+
+// newest asks a function that gets all batches for the newest version of a key that has not
+// changed after the revision since. The version is zero if there is none.
+func (p *pushes) newest(key string, since int64) (storage.KeyValue, bool) {
+	asked := p.asked.Load()
+	if asked == nil || !strings.HasPrefix(key, asked.w.prefix) {
+		return storage.KeyValue{}, false
+	}
+	kv, seen, ok := asked.lookup(key)
+	return kv, ok && seen >= since
 }
 
 // deliver brings events, which were just committed, to the functions that want them.
