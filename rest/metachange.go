@@ -18,7 +18,10 @@ import (
 // is what is wrong by the rules that the kind has for names.
 func (s *scope) validateMetaChange(obj, old resource.Object) (errs, names field.ErrorList) {
 	path := field.NewPath("metadata")
-	changed := apivalidation.ValidateObjectMetaAccessorUpdate(quickMeta{obj}, quickMeta{old}, path)
+	var changed field.ErrorList
+	if !isQuickChange(quickMeta{obj}, old, path) {
+		changed = apivalidation.ValidateObjectMetaAccessorUpdate(quickMeta{obj}, quickMeta{old}, path)
+	}
 	prefix := obj.GetGenerateName()
 	// What a part was changed by may have left a prefix that the whole object refuses.
 	same := prefix == old.GetGenerateName() && (prefix == "" || !s.strategy().NameOnUpdate || len(s.validateName()(prefix, true)) == 0)

@@ -3,6 +3,8 @@ package rest
 import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metavalidation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/resource"
 )
@@ -38,6 +40,37 @@ func (m quickMeta) GetAnnotations() map[string]string {
 		}
 	}
 	return nil
+}
+
+// isQuickChange reports whether a change of metadata is one that simple comparisons find
+// valid. apimachinery makes them by reflection, 2% of the CPU of an update.
+func isQuickChange(obj quickMeta, old resource.Object, path *field.Path) bool {
+	created, was := obj.GetCreationTimestamp(), old.GetCreationTimestamp()
+	if obj.GetName() != old.GetName() || obj.GetNamespace() != old.GetNamespace() || obj.GetUID() != old.GetUID() || !created.Equal(&was) ||
+		obj.GetResourceVersion() == "" || obj.GetGeneration() < max(0, old.GetGeneration()) ||
+		obj.GetDeletionTimestamp() != nil || old.GetDeletionTimestamp() != nil ||
+		obj.GetDeletionGracePeriodSeconds() != nil || old.GetDeletionGracePeriodSeconds() != nil ||
+		obj.GetLabels() != nil || obj.GetAnnotations() != nil {
+		return false
+	}
+	for _, e := range obj.GetManagedFields() {
+		if e.Operation != metav1.ManagedFieldsOperationApply && e.Operation != metav1.ManagedFieldsOperationUpdate || e.FieldsType != "FieldsV1" ||
+			len(e.Manager) > metavalidation.FieldManagerMaxLength || !isPrintable(e.Manager) || len(e.Subresource) > metavalidation.MaxSubresourceNameLength {
+			return false
+		}
+	}
+	refs := obj.GetOwnerReferences()
+	return len(refs) == 0 || len(apivalidation.ValidateOwnerReferences(refs, path)) == 0
+}
+
+// isPrintable reports whether a text consists of printable characters of ASCII.
+func isPrintable(text string) bool {
+	for i := range len(text) {
+		if text[i] < ' ' || text[i] > '~' {
+			return false
+		}
+	}
+	return true
 }
 
 // validateSubdomain is apivalidation.NameIsDNSSubdomain with less work.
