@@ -1,6 +1,8 @@
 package managedfields
 
 import (
+	"reflect"
+
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -36,9 +38,24 @@ func KeepTimes(obj, old resource.Object) {
 	obj.SetManagedFields(before)
 	// An applied object has apiVersion and kind, a stored one has not.
 	obj.GetObjectKind().SetGroupVersionKind(old.GetObjectKind().GroupVersionKind())
-	if !equality.Semantic.DeepEqual(obj, old) {
+	if !sameContent(obj, old) {
 		obj.SetManagedFields(after)
 	}
+}
+
+// sameContent reports whether two objects of one Go type are equal. The last field is
+// compared first: most writes change the status.
+func sameContent(a, b resource.Object) bool {
+	x, y := reflect.ValueOf(a).Elem(), reflect.ValueOf(b).Elem()
+	if x.Kind() != reflect.Struct || x.Type() != y.Type() {
+		return equality.Semantic.DeepEqual(a, b)
+	}
+	for i := x.NumField() - 1; i >= 0; i-- {
+		if !equality.Semantic.DeepEqual(x.Field(i).Addr().Interface(), y.Field(i).Addr().Interface()) {
+			return false
+		}
+	}
+	return true
 }
 
 func sameOwner(a, b *metav1.ManagedFieldsEntry) bool {
