@@ -24,15 +24,10 @@ func (s *scope) create() error {
 	if s.def.CreateOn != "" {
 		return s.createOn()
 	}
-	obj, err := s.decodeBody()
+	obj, err := s.decodeNew(s.decodeBody)
 	if err != nil {
 		return err
 	}
-	wipeMeta(obj)
-	if err := s.checkBodyNamespace(obj); err != nil {
-		return err
-	}
-	s.dropDuplicateOwners(obj, false)
 	if s.def.Answer != nil {
 		if obj, err = s.updateManagedFields(nil, obj); err != nil {
 			return err
@@ -62,6 +57,21 @@ func (s *scope) create() error {
 	return s.respondWritten(http.StatusCreated, rec, obj)
 }
 
+// decodeNew returns the object that was sent, without what only the server may say of a
+// new one.
+func (s *scope) decodeNew(decode func() (resource.Object, error)) (resource.Object, error) {
+	obj, err := decode()
+	if err != nil {
+		return nil, err
+	}
+	wipeMeta(obj)
+	if err := s.checkBodyNamespace(obj); err != nil {
+		return nil, err
+	}
+	s.dropDuplicateOwners(obj, false)
+	return obj, nil
+}
+
 // nameAttempts is how often a name is generated anew that somebody has already.
 const nameAttempts = 8
 
@@ -77,9 +87,11 @@ func (s *scope) insertNamed(obj resource.Object) (*store.Record, resource.Object
 	}
 	for {
 		attempts--
-		rec, done, err := s.insert(obj.DeepCopyObject().(resource.Object))
+		rec, done, err := s.insert(obj)
 		if taken := errors.Is(err, storage.ErrExists) || apierrors.IsAlreadyExists(err); taken && attempts > 0 {
-			continue
+			if obj, err = s.decodeNew(s.decodeSent); err == nil {
+				continue
+			}
 		} else if taken {
 			err = apierrors.NewGenerateNameConflict(s.groupResource(), s.req.Name, 1)
 		}

@@ -160,6 +160,16 @@ func (s *scope) decodeBody() (resource.Object, error) {
 		return nil, err
 	}
 	s.span.Event("About to convert to expected version")
+	s.sent, s.sentAs = body, m
+	obj, err := s.decodeSent()
+	s.span.Event("Conversion done")
+	return s.auditSent(obj, err)
+}
+
+// decodeSent is decodeBody for a body that was read. A write that has to be tried again
+// calls it again, as the first attempt may have changed the object.
+func (s *scope) decodeSent() (resource.Object, error) {
+	body, m := s.sent, s.sentAs
 	obj := s.served.Version.New()
 	kind := s.served.GroupVersionKind()
 	if err := s.decodeInto(obj, kind, body, m); err != nil {
@@ -172,9 +182,7 @@ func (s *scope) decodeBody() (resource.Object, error) {
 			return nil, s.decodeError(err, kind, kind, body)
 		}
 	}
-	obj, err = s.complete(obj)
-	s.span.Event("Conversion done")
-	return s.auditSent(obj, err)
+	return s.complete(obj)
 }
 
 // complete fills in the defaults of an object of the request's version, and

@@ -165,7 +165,9 @@ type scope struct {
 	context    context.Context
 	// span is of the verb; what happens to the request is noted there.
 	span     timed.Span
-	bodySize int      // of what was sent
+	bodySize int    // of what was sent
+	sent     []byte // the body of a create or update, and its format
+	sentAs   wire.MediaType
 	release  []func() // called when the request has been answered
 	unsent   int      // bytes of Memory.Unsent that it holds
 	hurried  bool     // the client has a deadline to read each piece of the response

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -24,22 +25,31 @@ func (s *scope) update() error {
 	if s.sub != nil && s.sub.Projection != nil {
 		return s.updateProjection()
 	}
-	obj, err := s.decodeBody()
+	decode := func(decode func() (resource.Object, error)) (resource.Object, error) {
+		obj, err := decode()
+		if err != nil {
+			return nil, err
+		}
+		if err := cmp.Or(s.checkBodyName(obj), s.checkName()); err != nil {
+			return nil, err
+		}
+		s.dropDuplicateOwners(obj, false)
+		return obj, nil
+	}
+	first, err := decode(s.decodeBody)
 	if err != nil {
 		return err
 	}
-	if err := s.checkBodyName(obj); err != nil {
-		return err
+	next := func() (resource.Object, error) {
+		obj := first
+		if first = nil; obj == nil { // the attempt before may have changed it
+			return decode(s.decodeSent)
+		}
+		return obj, nil
 	}
-	if err := s.checkName(); err != nil {
-		return err
-	}
-	s.dropDuplicateOwners(obj, false)
 	s.span.Event(aboutToStore)
 	return s.changeOrCreate(func() error {
-		return s.changeObject(func(resource.Object) (resource.Object, error) {
-			return obj.DeepCopyObject().(resource.Object), nil
-		}, func() (resource.Object, error) { return obj.DeepCopyObject().(resource.Object), nil })
+		return s.changeObject(func(resource.Object) (resource.Object, error) { return next() }, next)
 	})
 }
 
