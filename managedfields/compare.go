@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 )
 
 var (
@@ -22,6 +23,55 @@ type walk struct {
 	slab   []node
 	kids   []*node
 	err    error
+
+	// What slab and kids are the rest of, for reuse.
+	nodeSlabs slabs[node]
+	kidSlabs  slabs[*node]
+}
+
+// slabs are slices of one size, of which the first are in use.
+type slabs[T any] struct {
+	all  [][]T
+	used int
+}
+
+// next returns the next slab, and makes it if there is none.
+func (s *slabs[T]) next(size int) []T {
+	if s.used == len(s.all) {
+		s.all = append(s.all, make([]T, size))
+	}
+	s.used++
+	return s.all[s.used-1]
+}
+
+// reset clears all slabs, so that they can be used again.
+func (s *slabs[T]) reset() {
+	for _, slab := range s.all[:s.used] {
+		clear(slab)
+	}
+	s.used = 0
+}
+
+// walks are walks that are reused: objects of one template have equal sets, and a set that
+// is in the cache needs no tree of its own.
+var walks = sync.Pool{New: func() any { return new(walk) }}
+
+// maxReused is how many slabs a walk may have that is kept for reuse: those of 2,048 fields.
+const maxReused = 64
+
+// reuse gives the walk and all nodes that it has made to the next one. Nobody may have
+// any of them.
+func (w *walk) reuse() {
+	if w.err != nil || len(w.nodeSlabs.all) > maxReused || len(w.kidSlabs.all) > maxReused {
+		return
+	}
+	w.nodeSlabs.reset()
+	w.kidSlabs.reset()
+	for _, f := range w.frames {
+		f.node, f.step, f.own, f.ignore = nil, nil, step{}, nil
+	}
+	w.slab, w.kids = nil, nil
+	walks.Put(w)
 }
 
 // operand is the value of a field on one side: set, null or absent.
@@ -46,14 +96,16 @@ type frame struct {
 
 // start returns the frame of the root.
 func (w *walk) start(ignore *node) *frame {
-	w.frames = make([]*frame, 1, 16)
-	w.frames[0] = &frame{node: &node{}, ignore: ignore}
+	if len(w.frames) == 0 {
+		w.frames = append(make([]*frame, 0, 16), &frame{})
+	}
+	w.frames[0].node, w.frames[0].ignore = &node{}, ignore
 	return w.frames[0]
 }
 
 func (w *walk) alloc() *node {
 	if len(w.slab) == 0 {
-		w.slab = make([]node, 32)
+		w.slab = w.nodeSlabs.next(32)
 	}
 	n := &w.slab[0]
 	w.slab = w.slab[1:]
@@ -74,7 +126,7 @@ func (w *walk) node(f *frame) *node {
 	if up.kids == nil {
 		const few = 4
 		if len(w.kids) < few {
-			w.kids = make([]*node, 16*few)
+			w.kids = w.kidSlabs.next(16 * few)
 		}
 		up.kids, w.kids = w.kids[:0:few], w.kids[few:]
 	}

@@ -223,7 +223,7 @@ func (m *Manager) track(live, new resource.Object, entries []entry, manager stri
 		manager = unknownManager
 	}
 	who := owner{manager, metav1.ManagedFieldsOperationUpdate, m.version, m.opts.Subresource}
-	known := false
+	known, shared := false, false
 	out := entries[:0:len(entries)]
 	for _, e := range entries {
 		var left *node
@@ -241,25 +241,34 @@ func (m *Manager) track(live, new resource.Object, entries []entry, manager stri
 		}
 		if left != e.set.tree {
 			e.set = m.opts.Cache.encoded(left)
+			shared = shared || e.set.tree == left
 		}
 		out = append(out, e)
 	}
 	if !taken.empty() && !known {
-		out = m.give(out, entry{owner: who, version: m.version, time: stamp(now)}, taken)
+		var all *node
+		out, all = m.give(out, entry{owner: who, version: m.version, time: stamp(now)}, taken)
+		shared = shared || slices.ContainsFunc(out, func(e entry) bool { return e.set.tree == all })
 	}
-	return m.opts.Cache.capUpdaters(out), nil
+	out = m.opts.Cache.capUpdaters(out)
+	if !shared { // all sets were in the cache
+		c.reuse()
+	}
+	return out, nil
 }
 
-// give adds fields to the entry of an owner.
-func (m *Manager) give(entries []entry, to entry, fields *node) []entry {
+// give adds fields to the entry of an owner. It also returns all that are in the entry then.
+func (m *Manager) give(entries []entry, to entry, fields *node) ([]entry, *node) {
 	i := slices.IndexFunc(entries, func(e entry) bool { return e.owner == to.owner })
 	if i >= 0 {
-		to.set = m.opts.Cache.encoded(entries[i].set.tree.plus(fields))
-		entries[i] = to
-		return entries
+		fields = entries[i].set.tree.plus(fields)
 	}
 	to.set = m.opts.Cache.encoded(fields)
-	return append(entries, to)
+	if i >= 0 {
+		entries[i] = to
+		return entries, fields
+	}
+	return append(entries, to), fields
 }
 
 // comparisons caches the comparison of two objects in each version that entries use.
@@ -267,6 +276,14 @@ type comparisons struct {
 	m         *Manager
 	live, new resource.Object
 	done      map[string]*node
+	walks     []*walk
+}
+
+// reuse gives away what the comparisons have made. No tree of theirs may be in use.
+func (c *comparisons) reuse() {
+	for _, w := range c.walks {
+		w.reuse()
+	}
 }
 
 // noVersion returns the error for a version that the kind does not have.
@@ -302,7 +319,9 @@ func (c *comparisons) in(version string) (*node, error) {
 	if err := errors.Join(c.m.fits(types, live, version), c.m.fits(types, new, version)); err != nil {
 		return nil, err
 	}
-	changes, err := c.m.compare(types, live, new, c.m.scoped(version))
+	w := walks.Get().(*walk)
+	c.walks = append(c.walks, w)
+	changes, err := c.m.compare(w, types, live, new, c.m.scoped(version))
 	if err != nil {
 		return nil, err
 	}
@@ -362,8 +381,7 @@ func (m *Manager) scoped(version string) bool {
 }
 
 // compare returns the tree of changes, within the Scope or without.
-func (m *Manager) compare(types *kindType, live, new resource.Object, scoped bool) (*node, error) {
-	w := &walk{}
+func (m *Manager) compare(w *walk, types *kindType, live, new resource.Object, scoped bool) (*node, error) {
 	root := w.start(m.ignore)
 	if !scoped {
 		root = w.start(m.never)
