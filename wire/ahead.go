@@ -164,6 +164,6 @@ func (o *ownRecord) copy(rec *Record, stored []byte) {
 	o.rec, o.of, o.shared = *rec, rec, rec.encodings.first.Load()
 	o.rec.value, o.rec.encodings = &o.value, &o.encodings
 	o.encodings.first.Store(o.shared)
-	o.encodings.listed.Store(rec.encodings.listed.Swap(true))
+	o.encodings.asked.Store(rec.encodings.asked.Swap(true))
 	o.encodings.layout.Store(uint64(rec.layout()))
 }

@@ -242,12 +242,19 @@ func (e *Encoder) appendJSON(dst []byte, rec *Record, item bool) ([]byte, error)
 		}
 		return appendStored(dst, e.Served, stored, RevisionString(rec.Revision), item), nil
 	}
-	if item && !rec.wasListed() && !rec.hasEncoding(e.id(encodingJSON)) {
+	if !rec.wasAsked() && !rec.hasEncoding(e.id(encodingJSON)) {
 		stored, err := rec.Stored()
 		if err != nil {
 			return nil, err
 		}
-		if out, ok := e.appendJSONOfProto(dst, rec, stored); ok {
+		start := dst
+		if !item {
+			start = jsonHead(dst, e.Served)
+		}
+		if out, ok := e.appendJSONOfProto(start, rec, stored); ok {
+			if !item {
+				out[len(start)] = ',' // behind kind and apiVersion; there is always metadata
+			}
 			return out, nil
 		}
 	}

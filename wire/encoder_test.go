@@ -247,8 +247,7 @@ func writtenRecord(tb testing.TB, s *resource.Served, revision int64) *Record {
 }
 
 // TestJSONOfWrittenRecord: the JSON that is made of the stored protobuf is that of the
-// object, on its own and in the first list and those after it; only what was listed
-// before is kept.
+// object, on its own and in lists; only what was asked for before is kept.
 func TestJSONOfWrittenRecord(t *testing.T) {
 	s := pods(t)
 	e, rec := &Encoder{Served: s}, writtenRecord(t, s, 77)
@@ -277,9 +276,15 @@ func TestJSONOfWrittenRecord(t *testing.T) {
 			t.Errorf("after list %d: kept is %v, want %v", i, kept, want)
 		}
 	}
-	alone, err := e.AppendObject(nil, writtenRecord(t, s, 77))
-	if want := string(AppendWithKind(nil, s, body)); err != nil || string(alone) != want {
-		t.Errorf("on its own: got %s, %v, want %s", alone, err, want)
+	rec = writtenRecord(t, s, 77)
+	for i := range 3 {
+		alone, err := e.AppendObject(nil, rec)
+		if want := string(AppendWithKind(nil, s, body)); err != nil || string(alone) != want {
+			t.Errorf("on its own, answer %d: got %s, %v, want %s", i, alone, err, want)
+		}
+		if kept, want := rec.hasEncoding(e.id(encodingJSON)), i > 0; kept != want {
+			t.Errorf("after answer %d: kept is %v, want %v", i, kept, want)
+		}
 	}
 }
 

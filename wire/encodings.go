@@ -21,7 +21,7 @@ const noEncoding EncodingID = -1
 type encodings struct {
 	first  atomic.Pointer[encoding]
 	used   atomic.Bool     // since the last sweep of the budget
-	listed atomic.Bool     // the record was in a list
+	asked  atomic.Bool     // the record was in an answer
 	layout atomic.Uint64   // a protoLayout
 	budget *EncodingBudget // nil for a record that no store has made
 }
@@ -62,11 +62,11 @@ func (r *Record) findEncoding(id EncodingID) []byte {
 	return nil
 }
 
-// wasListed reports whether the record was in a list before, and notes that it is in one
-// now. What is in a list for the first time is most likely in none again before it
-// changes, and is not worth being kept in one more form.
-func (r *Record) wasListed() bool {
-	return r.encodings == nil || r.encodings.listed.Swap(true)
+// wasAsked reports whether the record was in an answer before, and notes that it is in one
+// now. What was just written, or is read for the first time, is most likely not read again
+// before it changes, and is not worth being kept in one more form.
+func (r *Record) wasAsked() bool {
+	return r.encodings == nil || r.encodings.asked.Swap(true)
 }
 
 // layout returns what setLayout was called with, 0 if it was not.
