@@ -370,10 +370,16 @@ type Pusher interface {
 	// committed it: before the writes in it are acknowledged. Therefore f must be quick,
 	// and must not write to the Backend. Push returns when the watch has ended, with its
 	// error, and f is not called after that.
-	//
-	// The store asks lookup for keys of the watched prefix instead of reading them from
-	// disk, until Push returns. It may be nil.
-	Push(f func(Batch), lookup Lookup) error
+	Push(f func(Batch)) error
+}
+
+// AskingPusher is a Pusher of a store that asks who gets all batches for keys, instead of
+// reading them from disk.
+type AskingPusher interface {
+	Pusher
+	// PushAsking is Push. Until it returns, lookup may be asked for keys of the watched
+	// prefix.
+	PushAsking(f func(Batch), lookup Lookup) error
 }
 
 // Lookup returns the newest version of a key by the batches that the caller has seen, and the

@@ -36,8 +36,11 @@ func (d *distrust) Watch(ctx context.Context, prefix string, after int64) (stora
 }
 
 // Push implements storage.Pusher.
-func (w distrustful) Push(f func(storage.Batch), lookup storage.Lookup) error {
-	return w.Watcher.(storage.Pusher).Push(f, func(key string) (storage.KeyValue, int64, bool) {
+func (w distrustful) Push(f func(storage.Batch)) error { return w.Watcher.(storage.Pusher).Push(f) }
+
+// PushAsking implements storage.AskingPusher.
+func (w distrustful) PushAsking(f func(storage.Batch), lookup storage.Lookup) error {
+	return w.Watcher.(storage.AskingPusher).PushAsking(f, func(key string) (storage.KeyValue, int64, bool) {
 		d := w.of
 		committed, err := d.Backend.Revision(context.Background())
 		kv, seen, ok := lookup(key)

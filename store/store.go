@@ -247,8 +247,11 @@ func (s *Store) follow(w storage.Watcher) {
 // receive brings batches to the caches until the watch ends. A store in this process does
 // it while it commits: no goroutine is woken for it, and who has written finds its write.
 func (s *Store) receive(w storage.Watcher) error {
+	if p, ok := w.(storage.AskingPusher); ok {
+		return p.PushAsking(s.bringIn, s.newest)
+	}
 	if p, ok := w.(storage.Pusher); ok {
-		return p.Push(s.bringIn, s.newest)
+		return p.Push(s.bringIn)
 	}
 	for {
 		batch, err := w.Next(s.ctx)

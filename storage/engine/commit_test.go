@@ -184,7 +184,7 @@ func TestPushIsComplete(t *testing.T) {
 			case begun <- struct{}{}:
 			default:
 			}
-		}, nil)
+		})
 	}()
 	<-begun
 	var all sync.WaitGroup
@@ -239,7 +239,7 @@ func TestLookups(t *testing.T) {
 		return storage.KeyValue{}, seen, key != "/a/unknown"
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- w.(storage.Pusher).Push(func(storage.Batch) {}, lookup) }()
+	go func() { ended <- w.(storage.AskingPusher).PushAsking(func(storage.Batch) {}, lookup) }()
 	for e.pushes.asked.Load() == nil {
 		runtime.Gosched()
 	}
@@ -273,7 +273,7 @@ func TestPushPanics(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- w.(storage.Pusher).Push(func(storage.Batch) { panic("broken") }, nil) }()
+	go func() { ended <- w.(storage.Pusher).Push(func(storage.Batch) { panic("broken") }) }()
 	for n := 0; ; n++ {
 		create(t, e, fmt.Sprint("/", n), "")
 		select {

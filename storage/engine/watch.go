@@ -249,7 +249,10 @@ type push struct {
 }
 
 // Push implements storage.Pusher.
-func (w *watcher) Push(f func(storage.Batch), lookup storage.Lookup) error {
+func (w *watcher) Push(f func(storage.Batch)) error { return w.PushAsking(f, nil) }
+
+// PushAsking implements storage.AskingPusher.
+func (w *watcher) PushAsking(f func(storage.Batch), lookup storage.Lookup) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	p := &push{w: w, f: f, lookup: lookup, failed: make(chan error, 1)}
