@@ -131,9 +131,9 @@ func (s *Server) bounded(ctx context.Context, step func(ctx context.Context) err
 
 // prepareEnd runs the pre-shutdown hooks, and concurrently waits for delay. By the half of it
 // load balancers are expected to have noticed that the server is not ready: clients are
-// told to open new connections then, which lead to other servers. A server that is replaced
-// refuses nothing: its clients are told to open new connections at once, and the process
-// that replaces it listens already.
+// told to open new connections then, which lead to other servers. A server that is replaced,
+// or shares its port, refuses nothing: its clients are told to open new connections, and the
+// process that replaces it listens already.
 func (s *Server) prepareEnd(ctx context.Context, delay time.Duration, replaced bool) error {
 	var delaying sync.WaitGroup
 	delaying.Go(func() {
@@ -145,7 +145,7 @@ func (s *Server) prepareEnd(ctx context.Context, delay time.Duration, replaced b
 	err := s.bounded(ctx, s.runStopHooks)
 	s.signal(&s.signals.PreShutdownHooksStopped)
 	delaying.Wait()
-	s.refusing.Store(!replaced)
+	s.refusing.Store(!replaced && !s.ListenWhenReady)
 	s.signal(&s.signals.NotAcceptingNewRequest)
 	return err
 }

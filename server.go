@@ -110,7 +110,7 @@ type Server struct {
 	Listener net.Listener
 	// ListenWhenReady binds Addr when all post-start hooks have returned. A server that
 	// shares its port with the one that it replaces gets no connection before it can serve
-	// it. Addr needs a port then.
+	// it, and refuses no request when it is replaced itself. Addr needs a port then.
 	ListenWhenReady bool
 	// Serving configures TLS, HTTP/2 and how clients reach the server.
 	Serving Serving

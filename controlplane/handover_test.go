@@ -65,15 +65,15 @@ func startWriter(c *client) *writer {
 			r, _ := http.NewRequest(http.MethodPut, c.url+writerPath, strings.NewReader(body))
 			r.Header.Set("Content-Type", "application/json")
 			resp, err := c.http.Do(r)
-			code := 0
+			code, text := 0, []byte(nil)
 			if err == nil {
-				_, err = io.Copy(io.Discard, resp.Body)
+				text, err = io.ReadAll(resp.Body)
 				resp.Body.Close()
 				code = resp.StatusCode
 			}
 			w.mu.Lock()
 			if err != nil || code != http.StatusOK {
-				w.errs = append(w.errs, fmt.Sprint(n, ": ", code, " ", err))
+				w.errs = append(w.errs, fmt.Sprintf("%d: %d %s %v", n, code, text, err))
 			} else {
 				w.written, w.longest, last = n, max(w.longest, time.Since(last)), time.Now()
 			}
