@@ -58,7 +58,10 @@ func (v *value) inMemory() ([]byte, bool) {
 }
 
 // isOut reports whether the bytes are out of memory.
-func (v *value) isOut() bool { return v != nil && v.size > 0 && v.first.Load() == nil }
+func (v *value) isOut() bool {
+	_, in := v.inMemory()
+	return !in
+}
 
 // keep keeps bytes that are in memory, if the record is still in a store, and counts
 // them.
