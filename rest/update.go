@@ -25,25 +25,14 @@ func (s *scope) update() error {
 	if s.sub != nil && s.sub.Projection != nil {
 		return s.updateProjection()
 	}
-	decode := func(decode func() (resource.Object, error)) (resource.Object, error) {
-		obj, err := decode()
-		if err != nil {
-			return nil, err
-		}
-		if err := cmp.Or(s.checkBodyName(obj), s.checkName()); err != nil {
-			return nil, err
-		}
-		s.dropDuplicateOwners(obj, false)
-		return obj, nil
-	}
-	first, err := decode(s.decodeBody)
+	first, err := s.decodeNamed(s.decodeBody)
 	if err != nil {
 		return err
 	}
 	next := func() (resource.Object, error) {
 		obj := first
 		if first = nil; obj == nil { // the attempt before may have changed it
-			return decode(s.decodeSent)
+			return s.decodeNamed(s.decodeSent)
 		}
 		return obj, nil
 	}
@@ -51,6 +40,19 @@ func (s *scope) update() error {
 	return s.changeOrCreate(func() error {
 		return s.changeObject(func(resource.Object) (resource.Object, error) { return next() }, next)
 	})
+}
+
+// decodeNamed returns the object that was sent to replace the one that the path names.
+func (s *scope) decodeNamed(decode func() (resource.Object, error)) (resource.Object, error) {
+	obj, err := decode()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmp.Or(s.checkBodyName(obj), s.checkName()); err != nil {
+		return nil, err
+	}
+	s.dropDuplicateOwners(obj, false)
+	return obj, nil
 }
 
 // createAttempts bounds how often a write that creates what it does not find begins
