@@ -189,7 +189,7 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 	if wanted := o.equalities(s.def); s.objects.Select(snap, prefix, start, wanted, each) {
 		if limited && int64(len(p.Records)) == o.limit && o.limit > 0 {
 			last := p.Records[len(p.Records)-1].Key
-			snap.Range(prefix, storage.NextKey(last), func(*store.Record) bool { more = true; return false })
+			more = snap.Count(prefix, storage.NextKey(last)) > 0
 		}
 	} else {
 		snap.Range(prefix, start, each)
@@ -210,8 +210,7 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 		}
 		p.Continue = encodeContinue(last, prefix, at)
 		if !p.Selected {
-			var n int64
-			snap.Range(prefix, storage.NextKey(last), func(*store.Record) bool { n++; return true })
+			n := int64(snap.Count(prefix, storage.NextKey(last)))
 			p.Remaining = &n
 		}
 	}

@@ -5,20 +5,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/apikeel/kelson/internal/sorted"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/wire"
-	"github.com/google/btree"
 )
 
 const (
-	// treeDegree makes nodes of about 64 pointers.
-	treeDegree = 32
 	// loadPage is how many keys are read at a time when a resource is loaded, loadBytes
 	// how many bytes.
 	loadPage, loadBytes = 5000, 8 << 20
@@ -46,7 +45,7 @@ type Resource struct {
 	// The cache, written by the feed.
 	mu       sync.Mutex
 	state    loadState
-	tree     *btree.BTreeG[*Record]
+	tree     *tree
 	indexes  indexes   // of tree
 	arrived  arrivals  // while loading: what the feed brought meanwhile
 	snapshot *Snapshot // of tree, until it changes
@@ -103,7 +102,12 @@ func (r *Resource) Key(namespace, name string) string {
 	return r.prefix + namespace + "/" + name
 }
 
-func byKey(a, b *Record) bool { return a.Key < b.Key }
+// tree is records by key.
+type tree = sorted.Tree[string, *Record]
+
+func newTree() *tree {
+	return sorted.New(func(rec *Record) string { return rec.Key }, strings.Compare)
+}
 
 // load fills the cache if it is not filled.
 func (r *Resource) load(ctx context.Context) error {
@@ -173,8 +177,8 @@ func (r *Resource) fill(ctx context.Context) error {
 // zero for the current; if there are more than most, the error is errMany, unless most is zero.
 // made is called with each record that the cache does not have: if
 // there is a ValueCache, it has to copy the stored bytes or to let them go.
-func (r *Resource) read(ctx context.Context, prefix string, revision int64, most int, made func(*Record)) (*btree.BTreeG[*Record], int64, error) {
-	tree := btree.NewWithFreeListG(treeDegree, byKey, r.store.nodes)
+func (r *Resource) read(ctx context.Context, prefix string, revision int64, most int, made func(*Record)) (*tree, int64, error) {
+	tree := newTree()
 	var unreadable UnreadableObjects
 	opts := storage.ListOptions{Limit: cmp.Or(most, loadPage), MaxBytes: loadBytes, Revision: revision}
 	for {
@@ -195,7 +199,7 @@ func (r *Resource) read(ctx context.Context, prefix string, revision int64, most
 			case err != nil:
 				return err
 			default:
-				tree.ReplaceOrInsert(rec)
+				tree.Set(rec)
 			}
 			if len(unreadable) == MaxUnreadable {
 				return unreadable
@@ -231,7 +235,7 @@ func (r *Resource) drop() {
 	r.loaded.Store(false)
 	r.log.drop(len(r.log.entries))
 	if r.tree != nil && r.store.values != nil {
-		r.tree.Ascend(func(rec *Record) bool { r.store.values.Drop(rec); return true })
+		r.tree.All(func(rec *Record) bool { r.store.values.Drop(rec); return true })
 	}
 	r.state, r.tree, r.snapshot, r.arrived, r.pins, r.pending = unloaded, nil, nil, arrivals{}, nil, pending{}
 	r.indexes.all = nil
@@ -265,13 +269,13 @@ func (r *Resource) receive(ev *storage.Event) bool {
 
 // enter brings an event into the tree and the log. The mutex is held.
 func (r *Resource) enter(ev *storage.Event) {
-	prev, existed := r.tree.Get(&Record{Key: ev.KV.Key})
+	prev, existed := r.tree.Get(ev.KV.Key)
 	if !existed {
 		prev = nil
 	}
 	entry := logEntry{revision: ev.KV.ModRevision}
 	if ev.Op == storage.Deleted {
-		r.tree.Delete(&Record{Key: ev.KV.Key})
+		r.tree.Delete(ev.KV.Key)
 		if prev == nil {
 			return
 		}
@@ -289,7 +293,7 @@ func (r *Resource) enter(ev *storage.Event) {
 		}
 		r.noteSize(rec)
 		r.store.values.Keep(rec)
-		r.tree.ReplaceOrInsert(rec)
+		r.tree.Set(rec)
 		entry.old, entry.now = prev, rec
 		if prev != nil {
 			entry.last = prev.At(ev.KV.ModRevision)
@@ -313,7 +317,7 @@ func (r *Resource) announce() {
 type Snapshot struct {
 	// Revision of the state.
 	Revision int64
-	tree     *btree.BTreeG[*Record]
+	tree     *tree
 	indexes  []*index
 	own      int  // bytes of records that are not those of the cache
 	part     bool // only the objects below a prefix
@@ -470,7 +474,7 @@ func (r *Resource) SnapshotBelow(ctx context.Context, prefix string, read Read) 
 }
 
 // Get returns the record of a key.
-func (s *Snapshot) Get(key string) (*Record, bool) { return s.tree.Get(&Record{Key: key}) }
+func (s *Snapshot) Get(key string) (*Record, bool) { return s.tree.Get(key) }
 
 // Len returns the number of objects.
 func (s *Snapshot) Len() int { return s.tree.Len() }
@@ -478,14 +482,25 @@ func (s *Snapshot) Len() int { return s.tree.Len() }
 // Range calls yield for the records whose keys begin with prefix, from start
 // (or the first, if it is empty) on, in order, until yield returns false.
 func (s *Snapshot) Range(prefix, start string, yield func(*Record) bool) {
-	from, end := &Record{Key: max(prefix, start)}, storage.PrefixEnd(prefix)
-	// Without an end no record is looked at on the way: most are not in the caches of
-	// a processor.
-	if last, ok := s.tree.Max(); !ok || end == "" || last.Key < end {
-		s.tree.AscendGreaterOrEqual(from, yield)
+	// They are counted instead of compared with an end: most are not in the caches of a
+	// processor.
+	left := s.Count(prefix, start)
+	if left == 0 {
 		return
 	}
-	s.tree.AscendRange(from, &Record{Key: end}, yield)
+	s.tree.From(max(prefix, start), func(rec *Record) bool {
+		left--
+		return yield(rec) && left > 0
+	})
+}
+
+// Count returns how many records Range would yield, without looking at them.
+func (s *Snapshot) Count(prefix, start string) int {
+	n := s.tree.Len()
+	if end := storage.PrefixEnd(prefix); end != "" {
+		n = s.tree.Rank(end)
+	}
+	return max(0, n-s.tree.Rank(max(prefix, start)))
 }
 
 // Get returns an object, as Snapshot would show it.
@@ -514,7 +529,7 @@ func (r *Resource) cached(key string) (rec *Record, confirmed bool, err error) {
 	if r.tree == nil {
 		return nil, false, errReset()
 	}
-	if rec, ok := r.tree.Get(&Record{Key: key}); ok {
+	if rec, ok := r.tree.Get(key); ok {
 		return rec, r.doubts.confirmed(rec), nil
 	}
 	return nil, false, fmt.Errorf("%w: %s", storage.ErrNotFound, key)

@@ -130,7 +130,7 @@ func (r *Resource) known(kv *storage.KeyValue) *Record {
 	if r.tree == nil || kv.Err != nil {
 		return nil
 	}
-	if rec, ok := r.tree.Get(&Record{Key: kv.Key}); ok && rec.Revision == kv.ModRevision && rec.Stale == kv.Stale {
+	if rec, ok := r.tree.Get(kv.Key); ok && rec.Revision == kv.ModRevision && rec.Stale == kv.Stale {
 		return rec
 	}
 	return nil

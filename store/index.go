@@ -1,12 +1,12 @@
 package store
 
 import (
+	"cmp"
+	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/google/btree"
-
-	"github.com/apikeel/kelson/wire"
+	"github.com/apikeel/kelson/internal/sorted"
 )
 
 // Bounds of the indexes of a resource, and when one is made.
@@ -37,8 +37,15 @@ type Equals struct {
 // key. Like the tree of the resource it is written by the feed, and cloned by snapshots.
 type index struct {
 	by   Attribute
-	tree *btree.BTreeG[*Record]
+	tree *sorted.Tree[place, *Record]
 	used *atomic.Int64 // when a list last used it, in nanoseconds; shared by clones
+}
+
+// place is where a record is in an index.
+type place struct{ value, key string }
+
+func (p place) compare(other place) int {
+	return cmp.Or(strings.Compare(p.value, other.value), strings.Compare(p.key, other.key))
 }
 
 // indexes are the indexes of a resource, guarded by its mutex.
@@ -60,41 +67,25 @@ func (r *Resource) value(rec *Record, by Attribute) (string, bool) {
 }
 
 func (r *Resource) newIndex(by Attribute) *index {
-	less := func(a, b *Record) bool {
-		x, _ := r.value(a, by)
-		y, _ := r.value(b, by)
-		return x < y || x == y && a.Key < b.Key
+	at := func(rec *Record) place {
+		value, _ := r.value(rec, by)
+		return place{value, rec.Key}
 	}
-	x := &index{by: by, tree: btree.NewG(treeDegree, less), used: new(atomic.Int64)}
+	x := &index{by: by, tree: sorted.New(at, place.compare), used: new(atomic.Int64)}
 	x.used.Store(time.Now().UnixNano())
 	return x
-}
-
-// place returns a record with which the records with a value, from a key on, are found.
-func (r *Resource) place(by Attribute, value, key string) *Record {
-	var labels []string
-	fields := make([]string, len(r.def.Fields))
-	if by.Label != "" {
-		labels = []string{by.Label, value}
-	}
-	for i := range r.def.Fields {
-		if r.def.Fields[i].Path == by.Field {
-			fields[i] = value
-		}
-	}
-	return wire.NewRecord(Record{Key: key}, nil, labels, fields, nil, nil)
 }
 
 // change takes a record out of the index and brings another in; each may be nil.
 func (x *index) change(r *Resource, old, now *Record) {
 	if old != nil {
-		if _, ok := r.value(old, x.by); ok {
-			x.tree.Delete(old)
+		if value, ok := r.value(old, x.by); ok {
+			x.tree.Delete(place{value, old.Key})
 		}
 	}
 	if now != nil {
 		if _, ok := r.value(now, x.by); ok {
-			x.tree.ReplaceOrInsert(now)
+			x.tree.Set(now)
 		}
 	}
 }
@@ -140,7 +131,7 @@ func (r *Resource) Select(s *Snapshot, prefix, start string, wanted []Equals, yi
 				continue
 			}
 			x.used.Store(time.Now().UnixNano())
-			x.tree.AscendGreaterOrEqual(r.place(x.by, w.Value, max(prefix, start)), func(rec *Record) bool {
+			x.tree.From(place{w.Value, max(prefix, start)}, func(rec *Record) bool {
 				value, _ := r.value(rec, x.by)
 				return value == w.Value && len(rec.Key) >= len(prefix) && rec.Key[:len(prefix)] == prefix && yield(rec)
 			})

@@ -155,7 +155,7 @@ func TestIndexWhileWriting(t *testing.T) {
 		if got := snap.indexes[0].tree.Len(); got != pods {
 			t.Fatalf("round %d: got %d entries, want %d", round, got, pods)
 		}
-		snap.indexes[0].tree.Ascend(func(rec *Record) bool {
+		snap.indexes[0].tree.All(func(rec *Record) bool {
 			if now, ok := snap.Get(rec.Key); !ok || now != rec {
 				t.Errorf("round %d: the index has another %s than the tree", round, rec.Key)
 			}

@@ -68,7 +68,7 @@ func (r *Resource) Stats() (count, averageBytes int64) {
 		return 0, 0
 	}
 	var seen, bytes int64
-	r.tree.Ascend(func(rec *Record) bool {
+	r.tree.All(func(rec *Record) bool {
 		bytes += int64(rec.StoredSize())
 		seen++
 		return seen < sampled

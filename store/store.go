@@ -44,8 +44,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/btree"
-
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
@@ -95,8 +93,6 @@ type Store struct {
 	stop context.CancelFunc
 	done chan struct{} // closed when the feed has ended
 
-	nodes *btree.FreeListG[*Record] // of the caches
-
 	mu        sync.Mutex
 	resources map[string]*Resource // by key prefix below the root
 	position  atomic.Int64         // how far the feed has come; written under mu, read without it
@@ -126,7 +122,6 @@ func Open(ctx context.Context, backend storage.Backend, opts Options) (*Store, e
 	s := &Store{
 		backend: backend, root: opts.Root, log: opts.Logger, metrics: opts.Metrics, other: opts.Elsewhere,
 		done: make(chan struct{}), moved: make(chan struct{}), resources: map[string]*Resource{},
-		nodes: btree.NewFreeListG[*Record](btree.DefaultFreeListSize),
 	}
 	s.budget.Limit, s.budget.Records = opts.EncodingBytes, s.eachRecord
 	s.objects.limit = opts.ObjectBytes
@@ -277,7 +272,7 @@ func (s *Store) newest(key string) (kv storage.KeyValue, seen int64, ok bool) {
 	if r.state != isLoaded {
 		return kv, 0, false
 	}
-	rec, found := r.tree.Get(&Record{Key: key})
+	rec, found := r.tree.Get(key)
 	if !found {
 		return kv, seen, true
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -162,6 +163,41 @@ func collect(t testing.TB, w *Watcher, n int) (got []string) {
 		}
 	}
 	return got
+}
+
+// TestCount: the number of records that Range would yield is known without it.
+func TestCount(t *testing.T) {
+	s, _ := openStore(t)
+	r := s.Resource(podDefinition())
+	for _, namespace := range []string{"a", "b", "b-", "c"} {
+		for i := range 200 {
+			mustCreate(t, r, &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("p%03d", i)}})
+		}
+	}
+	snap, err := r.Snapshot(t.Context(), Read{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		namespace, start string
+		want             int
+	}{
+		{"", "", 800}, {"a", "", 200}, {"b", "", 200}, {"bb", "", 0}, {"c", "", 200}, {"d", "", 0},
+		{"", r.Key("b", "p100"), 300}, {"b", r.Key("b", "p100"), 100}, {"b", storage.NextKey(r.Key("b", "p100")), 99},
+		{"b", r.Key("a", "p100"), 200}, {"b", r.Key("c", ""), 0}, {"c", r.Key("c", "p199"), 1}, {"c", r.Key("c", "p200"), 0},
+	} {
+		prefix, n := r.Key(c.namespace, ""), 0
+		snap.Range(prefix, c.start, func(rec *Record) bool {
+			if !strings.HasPrefix(rec.Key, prefix) || rec.Key < c.start {
+				t.Errorf("Range(%q, %q) yields %q", prefix, c.start, rec.Key)
+			}
+			n++
+			return true
+		})
+		if count := snap.Count(prefix, c.start); count != c.want || n != c.want {
+			t.Errorf("Count(%q, %q) is %d, and Range yields %d records, want %d", prefix, c.start, count, n, c.want)
+		}
+	}
 }
 
 func TestWatchSelector(t *testing.T) {

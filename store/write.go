@@ -268,7 +268,7 @@ func (r *Resource) start(ctx context.Context, key string) (rec *Record, fresh bo
 	if r.loaded.Load() {
 		r.mu.Lock()
 		if r.tree != nil {
-			rec, _ = r.tree.Get(&Record{Key: key})
+			rec, _ = r.tree.Get(key)
 		}
 		r.mu.Unlock()
 		if rec != nil {

@@ -44,9 +44,9 @@ func (s *Store) compact(revision int64) {
 			s.bytes -= v.older.size()
 			v.older = nil
 		}
-		if cur, ok := s.newest.Get(v); v.deleted && ok && cur == v {
+		if cur, ok := s.newest.Get(v.key); v.deleted && ok && cur == v {
 			s.bytes -= v.size()
-			s.newest.Delete(v)
+			s.newest.Delete(v.key)
 		}
 	}
 	// The rest moves to a slice of its size: the dropped part would stay in memory.

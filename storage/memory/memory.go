@@ -25,8 +25,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/apikeel/kelson/internal/sorted"
 	"github.com/apikeel/kelson/storage"
-	"github.com/google/btree"
 )
 
 // Defaults of Options.
@@ -35,10 +35,6 @@ const (
 	DefaultHistoryCount = 1_000_000
 	DefaultSizeLimit    = 8 << 30
 )
-
-// treeDegree is the number of children of a node of the tree, at most half of
-// which are empty.
-const treeDegree = 16
 
 // Options configures a store. The zero value is usable.
 type Options struct {
@@ -99,7 +95,7 @@ type Store struct {
 	opts Options
 
 	mu        sync.RWMutex // guards all below
-	newest    *btree.BTreeG[*version]
+	newest    *sorted.Tree[string, *version]
 	log       []*version // of consecutive revisions, ending with revision
 	revision  int64
 	compacted int64 // the oldest revision that can be read, 0 while that is all
@@ -130,9 +126,14 @@ func New(opts Options) *Store {
 	return &Store{
 		opts:     opts,
 		revision: 1,
-		newest:   btree.NewG(treeDegree, func(a, b *version) bool { return a.key < b.key }),
+		newest:   newTree(),
 		changed:  make(chan struct{}),
 	}
+}
+
+// newTree returns a tree of versions by key.
+func newTree() *sorted.Tree[string, *version] {
+	return sorted.New(func(v *version) string { return v.key }, strings.Compare)
 }
 
 // Create implements storage.Backend.
@@ -161,7 +162,7 @@ func (s *Store) create(ctx context.Context, v *version) (*version, error) {
 		return &version{}, err
 	}
 	defer s.mu.Unlock()
-	cur, ok := s.newest.Get(v)
+	cur, ok := s.newest.Get(v.key)
 	if ok && !cur.deleted {
 		return cur, fmt.Errorf("%w: %s", storage.ErrExists, v.key)
 	}
@@ -188,7 +189,7 @@ func (s *Store) Update(ctx context.Context, key string, value []byte, guard int6
 	if err != nil {
 		return cur, err
 	}
-	v.older, _ = s.newest.Get(v)
+	v.older, _ = s.newest.Get(v.key)
 	v.create = cur.CreateRevision
 	s.commit(v)
 	return v.keyValue(), nil
@@ -213,7 +214,7 @@ func (s *Store) Delete(ctx context.Context, key string, guard int64) (storage.Ke
 
 // remove deletes a key that exists. The lock is held.
 func (s *Store) remove(key string) {
-	cur, _ := s.newest.Get(&version{key: key})
+	cur, _ := s.newest.Get(key)
 	s.commit(&version{key: cur.key, create: cur.create, older: cur, deleted: true})
 }
 
@@ -261,7 +262,7 @@ func (s *Store) usable(ctx context.Context) error {
 
 // guarded returns a key if its mod-revision is guard. The lock is held.
 func (s *Store) guarded(key string, guard int64) (storage.KeyValue, error) {
-	cur, ok := s.newest.Get(&version{key: key})
+	cur, ok := s.newest.Get(key)
 	switch {
 	case !ok || cur.deleted:
 		return storage.KeyValue{}, fmt.Errorf("%w: %s", storage.ErrNotFound, key)
@@ -276,7 +277,7 @@ func (s *Store) guarded(key string, guard int64) (storage.KeyValue, error) {
 func (s *Store) commit(v *version) {
 	s.revision++
 	v.mod = s.revision
-	if old, ok := s.newest.ReplaceOrInsert(v); ok && old.expires != 0 {
+	if old, ok := s.newest.Set(v); ok && old.expires != 0 {
 		heap.Remove(&s.expiring, int(old.due))
 	}
 	s.log = append(s.log, v)
@@ -315,7 +316,7 @@ func (s *Store) Get(ctx context.Context, key string) (storage.KeyValue, error) {
 		return storage.KeyValue{}, err
 	}
 	defer s.mu.RUnlock()
-	v, ok := s.newest.Get(&version{key: key})
+	v, ok := s.newest.Get(key)
 	if !ok || v.deleted {
 		return storage.KeyValue{}, fmt.Errorf("%w: %s", storage.ErrNotFound, key)
 	}
@@ -328,7 +329,7 @@ func (s *Store) Value(ctx context.Context, key string, revision int64) ([]byte, 
 		return nil, err
 	}
 	defer s.mu.RUnlock()
-	for v, _ := s.newest.Get(&version{key: key}); v != nil; v = v.older {
+	for v, _ := s.newest.Get(key); v != nil; v = v.older {
 		if v.mod == revision {
 			return v.keyValue().Value, nil
 		}
@@ -380,7 +381,7 @@ func (s *Store) List(ctx context.Context, prefix string, opts storage.ListOption
 // walk calls yield for the keys with a prefix that existed at a revision, in order,
 // from start on, until it returns false. The lock is held.
 func (s *Store) walk(prefix, start string, revision int64, yield func(*version) bool) {
-	s.newest.AscendGreaterOrEqual(&version{key: start}, func(v *version) bool {
+	s.newest.From(start, func(v *version) bool {
 		if !strings.HasPrefix(v.key, prefix) {
 			return false
 		}
@@ -447,7 +448,7 @@ func (s *Store) Close() error {
 			t.Stop()
 		}
 	}
-	s.newest.Clear(false)
+	s.newest = newTree()
 	s.log, s.expiring, s.marks = nil, nil, nil
 	s.notify()
 	return nil
