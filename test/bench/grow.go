@@ -214,6 +214,7 @@ func (g grower) single(ctx context.Context, a *axis, server, size int, t *target
 		{"create, 16 clients", 500, createConfigMaps(16)},
 		{"get, 16 clients", 2000, getConfigMaps},
 		{"list of 20", 400, list(smallListPath, asJSON, 4)},
+		{"page of 20 of all", 100, list("/api/v1/configmaps?limit=20", asJSON, 4)},
 		{"list by a label that 20 have", 12, list("/api/v1/configmaps?labelSelector=pick%3Dfew", asJSON, 1)},
 		{shareFigure, 12, list("/api/v1/configmaps?labelSelector=share%3Ds7", asJSON, 1)},
 	} {
