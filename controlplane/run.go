@@ -16,6 +16,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 
 	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/aggregator"
 	"github.com/apikeel/kelson/pki"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
@@ -103,7 +104,7 @@ func (c *Config) serve(ctx context.Context, store storage.Backend) error {
 	server.ListenWhenReady = c.Serving.PermitPortSharing && store.Shared() && *c.SecurePort != 0
 	var telling sync.WaitGroup
 	if server.Listen() == nil {
-		go tidy(ctx, server.Signals(), c.Logger)
+		go tidy(ctx, server, c.Logger)
 		if c.NotifySocket != "" {
 			ended, end := context.WithCancel(context.Background())
 			defer telling.Wait() // a process that has ended tells nothing
@@ -122,16 +123,23 @@ func (c *Config) serve(ctx context.Context, store storage.Backend) error {
 	return errors.Join(err, server.Run(ctx))
 }
 
-// tidy gives back to the system what only the start has needed, and later what
-// only the work of a while has: without it, a server with nothing to do keeps
-// it for minutes.
-func tidy(ctx context.Context, signals *kelson.Signals, log *slog.Logger) {
+// tidy prepares what clients ask a new server for first, gives back to the system what only
+// the start has needed, and later what only the work of a while has: without it, a server with
+// nothing to do keeps it for minutes.
+func tidy(ctx context.Context, server *kelson.Server, log *slog.Logger) {
 	select {
-	case <-signals.MuxAndDiscoveryComplete.Happened():
-		giveBack(ctx, log)
-	case <-signals.ShutdownInitiated.Happened():
+	case <-server.Signals().MuxAndDiscoveryComplete.Happened():
+	case <-server.Signals().ShutdownInitiated.Happened():
+		return
 	case <-ctx.Done():
+		return
 	}
+	if api, ok := server.API.(*aggregator.Server); ok {
+		if err := api.OpenAPI().Prepare(); err != nil {
+			log.Error("preparing the index of OpenAPI documents", "error", err)
+		}
+	}
+	giveBack(ctx, log)
 }
 
 // writeKubeconfig writes the administrator's kubeconfig, and notes in the data

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	openapiv2 "github.com/google/gnostic-models/openapiv2"
-	"github.com/klauspost/compress/s2"
 )
 
 // QuickDefinitions and QuickPaths return a message as it is made quickly, and by
@@ -50,7 +49,7 @@ func (h *Handler) BuildAhead() (lines, texts string, missing []string, err error
 		if err != nil {
 			return "", "", nil, err
 		}
-		all = append(all, made{h.fingerprint(&d.part) + " " + b.hash, s2.EncodeBest(nil, *text)})
+		all = append(all, made{h.fingerprint(&d.part) + " " + b.hash, appendBlocks(nil, *text)})
 	}
 	slices.SortFunc(all, func(a, b made) int { return strings.Compare(a.line, b.line) })
 	for _, m := range all {

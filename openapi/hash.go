@@ -11,6 +11,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unsafe"
 
@@ -22,7 +23,7 @@ import (
 
 // The documents of built-in kinds are built ahead of time, for a server with its usual
 // settings. hashes has a line for each, sorted: the fingerprint of its input, its hash, and
-// the end of its compressed text in built, as a hexadecimal number. The texts are in the
+// the end of its compressed blocks in built, as a hexadecimal number. The texts are in the
 // order of the lines. TestHashes keeps both right.
 //
 //go:embed data/hashes
@@ -59,8 +60,22 @@ func (d builtDocument) hash() string {
 	return hashes[int(d)*hashLine+fingerprintSize+1:][:hashSize]
 }
 
-// packed returns the compressed text.
-func (d builtDocument) packed() []byte {
+// blockSize is how much of a text is compressed at a time. A reader has one of them in memory,
+// not the document, which would be fresh memory with a fault for each page.
+const blockSize = 64 << 10
+
+// appendBlocks appends a text as builtDocument.body reads it: compressed blocks, each after its
+// size.
+func appendBlocks(out, text []byte) []byte {
+	for block := range slices.Chunk(text, blockSize) {
+		packed := s2.EncodeBest(nil, block)
+		out = append(binary.AppendUvarint(out, uint64(len(packed))), packed...)
+	}
+	return out
+}
+
+// blocks returns the compressed text.
+func (d builtDocument) blocks() []byte {
 	end := func(n builtDocument) int {
 		if n < 0 {
 			return 0
@@ -77,17 +92,21 @@ func (d builtDocument) packed() []byte {
 
 // body returns the document. Its text is decompressed whenever it is read.
 func (d builtDocument) body() (*body, error) {
-	packed := d.packed()
-	size, err := s2.DecodedLen(packed)
-	if err != nil {
-		return nil, err
-	}
 	b := &body{library: func() *library { return nil }, hash: d.hash(), made: time.Now()}
-	b.add(segment{piece: &piece{size: size, again: func(out []byte, _ *library) ([]byte, error) {
-		out = slices.Grow(out, size)
-		_, err := s2.Decode(out[len(out):len(out)+size], packed)
-		return out[:len(out)+size], err
-	}}})
+	for rest := d.blocks(); len(rest) > 0; {
+		n, head := binary.Uvarint(rest)
+		packed := rest[head : head+int(n)]
+		rest = rest[head+int(n):]
+		size, err := s2.DecodedLen(packed)
+		if err != nil {
+			return nil, err
+		}
+		b.add(segment{piece: &piece{size: size, again: func(out []byte, _ *library) ([]byte, error) {
+			out = slices.Grow(out, size)
+			_, err := s2.Decode(out[len(out):len(out)+size], packed)
+			return out[:len(out)+size], err
+		}}})
+	}
 	return b, nil
 }
 
@@ -108,7 +127,9 @@ func (h *Handler) hash3(d *document, open func() *library) (string, error) {
 // chooses them, so two checksums that processors have instructions for are enough; with
 // SHA-256 they took a fifth of the first answer with an index.
 func (h *Handler) fingerprint(p *part) string {
-	d := describer(make([]byte, 0, 1024))
+	d := describers.Get().(*describer)
+	defer describers.Put(d)
+	*d = (*d)[:0]
 	d.texts(p.name, h.config.Title, h.config.Version, pack.Sum(packed))
 	if h.config.CBOR {
 		d.texts(mediaCBOR)
@@ -122,7 +143,7 @@ func (h *Handler) fingerprint(p *part) string {
 			d.resource(s)
 		}
 	}
-	return fmt.Sprintf("%08x%08x%08x", len(d), crc32.ChecksumIEEE(d), crc32.Checksum(d, castagnoli))
+	return fmt.Sprintf("%08x%08x%08x", len(*d), crc32.ChecksumIEEE(*d), crc32.Checksum(*d, castagnoli))
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -130,6 +151,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // describer writes all that paths and definitions are made from, so that no two things
 // look the same.
 type describer []byte
+
+var describers = sync.Pool{New: func() any { return new(describer) }}
 
 func (d *describer) texts(texts ...string) {
 	for _, text := range texts {

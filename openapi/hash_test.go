@@ -1,8 +1,13 @@
 package openapi_test
 
 import (
+	"bytes"
+	"crypto/sha512"
+	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/apikeel/kelson/aggregator"
@@ -37,6 +42,39 @@ func TestHashes(t *testing.T) {
 		}
 		if got != string(want) {
 			t.Errorf("%s is not up to date; documents that are not in it: %q", file, missing)
+		}
+	}
+}
+
+// TestBuiltAhead: a document that was built ahead is the same when it is read piece by piece, as
+// the first reader does, and from memory, as later ones do; and its hash is that of its text. An
+// index that was prepared is the one that is made for who asks.
+func TestBuiltAhead(t *testing.T) {
+	catalog := usualCatalog(t)
+	h := openapi.New(func() *resource.Catalog { return catalog }, openapi.Config{})
+	asked := do(t, h, "/openapi/v3").Body.String()
+	other := openapi.New(func() *resource.Catalog { return catalog }, openapi.Config{})
+	if err := other.Prepare(); err != nil {
+		t.Fatal(err)
+	}
+	if prepared := do(t, other, "/openapi/v3").Body.String(); prepared != asked {
+		t.Errorf("got an index %q after it was prepared, want %q", prepared, asked)
+	}
+	var index struct {
+		Paths map[string]struct{ ServerRelativeURL string }
+	}
+	if err := json.Unmarshal([]byte(asked), &index); err != nil || len(index.Paths) < 40 {
+		t.Fatalf("got %d documents, %v", len(index.Paths), err)
+	}
+	for _, at := range index.Paths {
+		first := do(t, h, at.ServerRelativeURL)
+		if sum := fmt.Sprintf("%X", sha512.Sum512(first.Body.Bytes())); !strings.HasSuffix(at.ServerRelativeURL, "?hash="+sum) {
+			t.Errorf("%s: the text has the hash %s", at.ServerRelativeURL, sum)
+		}
+		for range 2 {
+			if again := do(t, h, at.ServerRelativeURL); !bytes.Equal(again.Body.Bytes(), first.Body.Bytes()) {
+				t.Errorf("%s: got another text when it was read again", at.ServerRelativeURL)
+			}
 		}
 	}
 }

@@ -174,29 +174,48 @@ func (h *Handler) state() *state {
 }
 
 func (h *Handler) serveIndex(w http.ResponseWriter, r *http.Request) {
-	s := h.state()
+	index, made, err := h.index(h.state())
+	if err != nil {
+		h.failed(w, err)
+		return
+	}
+	// In kube-apiserver the index has no type of its own and is sniffed as text. Without a
+	// type, ServeContent would read all types that the system has, for the first client.
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	http.ServeContent(w, r, "", made, bytes.NewReader(index))
+}
+
+// Prepare makes the index of documents, so that the first client who asks for it does not have
+// to wait for that. It is for a server that has come to rest after its start.
+func (h *Handler) Prepare() error {
+	_, _, err := h.index(h.state())
+	return err
+}
+
+// index returns the index of documents, and when it was made.
+func (h *Handler) index(s *state) ([]byte, time.Time, error) {
 	s.indexing.Lock()
 	defer s.indexing.Unlock()
 	if s.index == nil {
 		index, err := h.buildIndex(s)
 		if err != nil {
-			h.failed(w, err)
-			return
+			return nil, time.Time{}, err
 		}
 		s.index, s.indexed = index, time.Now()
 	}
-	// In kube-apiserver the index has no type of its own and is sniffed as text. Without a
-	// type, ServeContent would read all types that the system has, for the first client.
-	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	http.ServeContent(w, r, "", s.indexed, bytes.NewReader(s.index))
+	return s.index, s.indexed, nil
 }
+
+// indexEntry is about how many bytes a document takes in the index.
+const indexEntry = 256
 
 // buildIndex builds every document whose hash is not known: the index has the hashes of
 // all.
 func (h *Handler) buildIndex(s *state) ([]byte, error) {
 	open := sync.OnceValue(h.newLibrary)
-	b := []byte(`{"paths":{`)
-	for i, name := range s.names() {
+	names := s.names()
+	b := append(make([]byte, 0, len(names)*indexEntry), `{"paths":{`...)
+	for i, name := range names {
 		at := ""
 		if remote := s.remotes.find(name); remote != nil {
 			at = remote.Address

@@ -115,17 +115,22 @@ func (b *body) whole() (*[]byte, error) {
 	return &data, nil
 }
 
-// plain returns a reader of the text. A text that is read twice within holdFor is held,
-// so that the garbage collector does not free it.
+// plain returns a reader of the text. It reads piece by piece, unless the text was read within
+// holdFor before: then it is held, so that the garbage collector does not free it.
 func (b *body) plain() io.ReadSeeker {
 	b.keeping.Lock()
 	defer b.keeping.Unlock()
+	now := time.Now()
+	again := now.Sub(b.read) < holdFor
+	b.read = now
+	if !again && b.kept.Value() == nil {
+		return b.text()
+	}
 	data, err := b.whole()
 	if data == nil || err != nil {
 		return b.text() // the reader gets the error
 	}
-	now := time.Now()
-	if now.Sub(b.read) < holdFor {
+	if again {
 		b.held = data
 		if b.until == nil {
 			b.until = time.AfterFunc(holdFor, b.release)
@@ -133,7 +138,6 @@ func (b *body) plain() io.ReadSeeker {
 			b.until.Reset(holdFor)
 		}
 	}
-	b.read = now
 	return bytes.NewReader(*data)
 }
 
