@@ -43,7 +43,7 @@ func (s *scope) writeList(p *wire.Page) error {
 		}
 	}
 	s.auditList(p)
-	if !format.IsWhole() {
+	if !format.IsRendered() || p.StoredSize() > wholeList {
 		return s.streamList(p)
 	}
 	free, err := s.holdAnswer(p.StoredSize())
@@ -58,6 +58,10 @@ func (s *scope) writeList(p *wire.Page) error {
 	s.write(http.StatusOK, body)
 	return nil
 }
+
+// wholeList is up to how many stored bytes a list is rendered as a whole, so that an error comes
+// before the first byte. What is longer is compressed for those who accept that.
+const wholeList = 256 << 10
 
 // largest returns how many stored bytes an object of a list has at most.
 func (s *scope) largest(p *wire.Page) int {
@@ -90,7 +94,8 @@ func (s *scope) streamList(p *wire.Page) error {
 	}
 	defer free()
 	compress := s.acceptsGzip() && p.WorthGzip()
-	list, err := s.enc.PrepareList(p, compress)
+	rendered := s.enc.Format.IsRendered()
+	list, err := s.enc.PrepareList(p, compress && !rendered)
 	if err != nil {
 		return err
 	}
@@ -104,21 +109,34 @@ func (s *scope) streamList(p *wire.Page) error {
 	} else {
 		s.w.WriteHeader(http.StatusOK)
 	}
+	var renderer io.WriteCloser
+	if rendered {
+		renderer = s.enc.Format.NewRenderer(to)
+		to = renderer
+	}
 	w := wire.NewWriter(to)
 	defer w.Free()
 	if isLong(len(p.Records), largest) {
 		s.nextTurn()
 		w.Yield = s.nextTurn
 	}
-	if err := list.WriteTo(w); err != nil {
+	breakOff := func(err error) {
 		s.h.log().Error("list broken off", "resource", s.def.Resource, "error", err)
 		panic(http.ErrAbortHandler)
 	}
-	if s.enc.Format.Media == wire.JSON {
+	if err := list.WriteTo(w); err != nil {
+		breakOff(err)
+	}
+	if s.enc.Format.Media == wire.JSON && !rendered {
 		w.Buf = append(w.Buf, '\n')
 	}
 	s.releaseSeats(len(w.Buf))
 	w.Flush()
+	if rendered {
+		if err := renderer.Close(); err != nil {
+			breakOff(err)
+		}
+	}
 	if gzip != nil {
 		return gzip.Close()
 	}

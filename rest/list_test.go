@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net/http"
@@ -98,7 +99,7 @@ func TestLargeList(t *testing.T) {
 	const objects, size, room = 120, 100 << 10, 5 << 20
 	h := serveConfigMaps(t, objects, size, room/4)
 	list(h, httptest.NewRecorder(), wire.TypeJSON+";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", time.Now()) // fills the cache
-	for _, accept := range []string{wire.TypeJSON, wire.TypeProtobuf, wire.TypeJSON + ";as=Table;v=v1;g=meta.k8s.io"} {
+	for _, accept := range []string{wire.TypeJSON, wire.TypeJSON + ";pretty=1", wire.TypeYAML, wire.TypeProtobuf, wire.TypeJSON + ";as=Table;v=v1;g=meta.k8s.io"} {
 		before := liveBytes()
 		w := &sink{ResponseRecorder: httptest.NewRecorder()}
 		if !list(h, w, accept, time.Now()) || w.Code != http.StatusOK {
@@ -109,6 +110,30 @@ func TestLargeList(t *testing.T) {
 		}
 		if w.peak > before+room {
 			t.Errorf("%s: the memory grew by %d bytes while %d were written", accept, w.peak-before, w.bytes)
+		}
+	}
+}
+
+// TestRenderedLists: a list that is rendered item by item is what the whole would be.
+func TestRenderedLists(t *testing.T) {
+	h := serveConfigMaps(t, 30, wholeList/10, 0)
+	for _, kind := range []string{"", ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", ";as=Table;v=v1;g=meta.k8s.io"} {
+		plain := httptest.NewRecorder()
+		list(h, plain, wire.TypeJSON+kind, time.Unix(2000, 0))
+		for _, format := range []wire.Format{{Pretty: true}, {Media: wire.YAML}} {
+			want, err := format.Render(bytes.TrimRight(plain.Body.Bytes(), "\n"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			accept := format.Media.String() + kind
+			if format.Pretty {
+				accept += ";pretty=1"
+			}
+			got := httptest.NewRecorder()
+			list(h, got, accept, time.Unix(2000, 0))
+			if got.Code != http.StatusOK || !bytes.Equal(got.Body.Bytes(), want) {
+				t.Errorf("%s: got %d with %d bytes, want %d bytes that begin with\n%.300s\nnot\n%.300s", accept, got.Code, got.Body.Len(), len(want), want, got.Body)
+			}
 		}
 	}
 }

@@ -160,8 +160,8 @@ func TestRender(t *testing.T) {
 		{Format{Media: Protobuf}, `{"a":[1]}`, false},
 	} {
 		got, err := c.format.Render([]byte(`{"a":[1]}`))
-		if err != nil || string(got) != c.want || c.format.IsWhole() != c.whole {
-			t.Errorf("%+v: got %q, %v, whole %v, want %q, whole %v", c.format, got, err, c.format.IsWhole(), c.want, c.whole)
+		if err != nil || string(got) != c.want || c.format.IsRendered() != c.whole {
+			t.Errorf("%+v: got %q, %v, whole %v, want %q, whole %v", c.format, got, err, c.format.IsRendered(), c.want, c.whole)
 		}
 	}
 }

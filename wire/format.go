@@ -85,9 +85,9 @@ func (f Format) MetaVersion() string {
 	return "meta.k8s.io/v1"
 }
 
-// IsWhole reports whether Render needs the whole body, so that a list cannot be written
-// while it is encoded.
-func (f Format) IsWhole() bool { return f.Media == YAML || f.Media == JSON && f.Pretty }
+// IsRendered reports whether what is sent is made from the JSON that an Encoder makes: by
+// Render, or for a long list by a NewRenderer.
+func (f Format) IsRendered() bool { return f.Media == YAML || f.Media == JSON && f.Pretty }
 
 // Render turns a body that an Encoder has made, into what is sent: JSON is
 // indented or ends in a newline, YAML is made from it; protobuf and CBOR stay as they are.
