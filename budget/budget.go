@@ -100,6 +100,9 @@ func (m *Memory) Values() int64 { return m.share(30) }
 // it on, what is more is taken from Values.
 func (m *Memory) Objects() int64 { return m.share(40) }
 
+// YAML returns how many bytes may be used at a time to read and write YAML.
+func (m *Memory) YAML() int64 { return m.share(10) }
+
 // Encodings returns how many bytes of encoded objects may be kept.
 func (m *Memory) Encodings() int64 { return min(m.share(8), 96<<20) }
 

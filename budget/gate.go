@@ -45,6 +45,12 @@ type waiter struct {
 	come  chan struct{} // closed when it is admitted
 }
 
+// NewGate returns a gate that admits requests for so many bytes together.
+func NewGate(limit int64) *Gate { return &Gate{limit: limit} }
+
+// Limit returns how many bytes may be held, 0 if that is not limited.
+func (g *Gate) Limit() int64 { return g.limit }
+
 func (g *Gate) init(limit int64) { g.limit = limit }
 
 // Held returns how many bytes are held.

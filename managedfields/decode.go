@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/apikeel/kelson/internal/jsonvalue"
+	"github.com/apikeel/kelson/internal/yamltext"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -16,6 +17,11 @@ func DecodePatch(data []byte) (*unstructured.Unstructured, error) {
 	if fields, _, ok := decodeJSON(data); ok {
 		return &unstructured.Unstructured{Object: fields}, nil
 	}
+	release, err := yamltext.Hold(data)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	if _, err := yaml.ToJSON(data); err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("error encoding patch: %v", err))
 	}
@@ -33,6 +39,11 @@ func CheckPatch(data []byte) error {
 	if _, twice, ok := decodeJSON(data); ok && !twice {
 		return nil
 	}
+	release, err := yamltext.Hold(data)
+	if err != nil {
+		return err
+	}
+	defer release()
 	return yaml.UnmarshalStrict(data, &map[string]any{})
 }
 

@@ -3,12 +3,12 @@ package rest
 import (
 	"encoding/json"
 
+	"github.com/apikeel/kelson/internal/yamltext"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/wire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 )
 
 // What the audit gets to see. Most requests are not audited with objects, so
@@ -70,7 +70,7 @@ func (s *scope) auditPatch(patch []byte, isYAML bool) {
 	}
 	if isYAML {
 		var err error
-		if patch, err = yaml.YAMLToJSON(patch); err != nil {
+		if patch, err = yamltext.ToJSON(patch); err != nil {
 			return
 		}
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/apikeel/kelson/internal/jsonstruct"
 	"github.com/apikeel/kelson/internal/jsonvalue"
+	"github.com/apikeel/kelson/internal/yamltext"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
@@ -26,7 +27,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 )
 
 // maxBody is how long the body of a request may be.
@@ -262,10 +262,13 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 	}
 	var strict []error
 	if m == wire.YAML {
-		j, err := yaml.YAMLToJSONStrict(body)
+		j, err := yamltext.ToJSONStrict(body)
 		if err != nil {
+			if yamltext.IsRefusal(err) {
+				return err
+			}
 			twice := err
-			if j, err = yaml.YAMLToJSON(body); err != nil {
+			if j, err = yamltext.ToJSON(body); err != nil {
 				return s.decodeError(err, got, want, sent)
 			}
 			if s.validation != metav1.FieldValidationIgnore {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/apikeel/kelson/internal/problems"
 	"github.com/apikeel/kelson/internal/protect"
+	"github.com/apikeel/kelson/internal/yamltext"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
@@ -26,7 +27,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 )
 
 // delete begins, and unless something holds the object finishes, its deletion.
@@ -148,7 +148,10 @@ func decodeDeleteOptions(body []byte, m wire.MediaType, opts *metav1.DeleteOptio
 		return nil
 	}
 	if m == wire.YAML {
-		j, err := yaml.YAMLToJSON(body)
+		j, err := yamltext.ToJSON(body)
+		if yamltext.IsRefusal(err) {
+			return err
+		}
 		if err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}

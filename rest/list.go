@@ -55,8 +55,7 @@ func (s *scope) writeList(p *wire.Page) error {
 	if err != nil {
 		return err
 	}
-	s.write(http.StatusOK, body)
-	return nil
+	return s.write(http.StatusOK, body)
 }
 
 // wholeList is up to how many stored bytes a list is rendered as a whole, so that an error comes

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/internal/yamltext"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage/memory"
@@ -134,6 +135,37 @@ func TestRenderedLists(t *testing.T) {
 			if got.Code != http.StatusOK || !bytes.Equal(got.Body.Bytes(), want) {
 				t.Errorf("%s: got %d with %d bytes, want %d bytes that begin with\n%.300s\nnot\n%.300s", accept, got.Code, got.Body.Len(), len(want), want, got.Body)
 			}
+		}
+	}
+}
+
+// TestYAMLIsBounded: YAML that would take more memory than there is for it is refused, in both
+// directions, and JSON with the same values is not.
+func TestYAMLIsBounded(t *testing.T) {
+	h := serveConfigMaps(t, 1, 0, 0)
+	var data []string
+	for i := range 2000 {
+		data = append(data, fmt.Sprintf(`"k%04d":""`, i))
+	}
+	body := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"many"},"data":{` + strings.Join(data, ",") + `}}`
+	const path = "/api/v1/namespaces/default/configmaps"
+	if a := do(t, h, "POST", path, body, "Content-Type", wire.TypeJSON); a.code != http.StatusCreated {
+		t.Fatalf("create: %d %s", a.code, a.body)
+	}
+	for _, c := range []struct {
+		limit     int64
+		get, post int
+	}{{1 << 20, http.StatusNotAcceptable, http.StatusRequestEntityTooLarge}, {100 << 20, http.StatusOK, http.StatusConflict}} {
+		yamltext.SetLimit(c.limit)
+		defer yamltext.SetLimit(256 << 20)
+		if a := do(t, h, "GET", path+"/many", "", "Accept", wire.TypeYAML); a.code != c.get {
+			t.Errorf("limit %d: get as YAML: got %d %.200s, want %d", c.limit, a.code, a.body, c.get)
+		}
+		if a := do(t, h, "POST", path, body, "Content-Type", wire.TypeYAML); a.code != c.post {
+			t.Errorf("limit %d: create from YAML: got %d %.200s, want %d", c.limit, a.code, a.body, c.post)
+		}
+		if a := do(t, h, "GET", path+"/many", "", "Accept", wire.TypeJSON); a.code != http.StatusOK {
+			t.Errorf("limit %d: get as JSON: got %d %.200s", c.limit, a.code, a.body)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/apikeel/kelson/internal/yamltext"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest/patch"
 	"github.com/apikeel/kelson/storage"
@@ -19,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 )
 
 // patch changes an object by one of the kinds of patches.
@@ -48,7 +48,7 @@ func (s *scope) patch() error {
 		err := s.apply(body)
 		if errors.Is(err, storage.ErrNotFound) {
 			// What is no YAML at all is refused before the object is looked for.
-			if _, bad := yaml.YAMLToJSON(body); bad != nil {
+			if _, bad := yamltext.ToJSON(body); bad != nil && !yamltext.IsRefusal(bad) {
 				return apierrors.NewBadRequest(fmt.Sprintf("error encoding patch: %v", bad))
 			}
 		}
@@ -341,8 +341,8 @@ func (s *scope) checkApplied(body []byte) error {
 		return nil
 	}
 	err := s.h.Owners.CheckPatch(body)
-	if err == nil {
-		return nil
+	if err == nil || yamltext.IsRefusal(err) {
+		return err
 	}
 	if s.validation == metav1.FieldValidationStrict {
 		return apierrors.NewBadRequest(fmt.Sprintf("error strict decoding patch: %v", err))

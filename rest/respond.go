@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/budget"
+	"github.com/apikeel/kelson/internal/yamltext"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
@@ -49,7 +50,9 @@ func (s *scope) respond(code int, rec *store.Record) error {
 		clock.stop(request.Transform)
 	}
 	s.auditAnswer(rec)
-	s.write(code, body)
+	if err := s.write(code, body); err != nil {
+		return err
+	}
 	clock.stop(request.Serialize)
 	s.span.Last(writingDone)
 	return nil
@@ -94,8 +97,7 @@ func (s *scope) respondOther(code int, apiVersion, kind string, obj any) error {
 	case err != nil:
 		return err
 	}
-	s.write(code, body)
-	return nil
+	return s.write(code, body)
 }
 
 // respondStatus answers with a Status of success.
@@ -110,27 +112,32 @@ func (s *scope) respondStatus(code int, status *metav1.Status) {
 	s.span.Last(writingDone)
 }
 
-// write sends a body that the encoder has made.
-func (s *scope) write(code int, body []byte) {
+// write sends a body that the encoder has made. The error is that of YAML that would need too
+// much memory.
+func (s *scope) write(code int, body []byte) error {
 	body, err := s.enc.Format.Render(body)
+	if yamltext.IsRefusal(err) {
+		return err
+	}
 	if err != nil { // YAML that has a key that is too long
 		code, s.enc.Format.Pretty = http.StatusInternalServerError, false
 		writeStatus(s.w, s.enc.Format, code, &metav1.Status{
 			TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
 			Status:   metav1.StatusFailure, Message: err.Error(), Code: int32(code),
 		})
-		return
+		return nil
 	}
 	s.w.Header().Set("Content-Type", s.enc.Format.ContentType())
 	if len(body) >= wire.MinGzip && s.acceptsGzip() {
 		z := beginGzip(s.w, code)
 		_, _ = z.Write(body)
 		_ = z.Close()
-		return
+		return nil
 	}
 	s.w.WriteHeader(code)
 	s.releaseSeats(len(body))
 	_, _ = s.w.Write(body)
+	return nil
 }
 
 // unsentOverhead is what a request takes that waits for its client, beside what is left of

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 
-	"sigs.k8s.io/yaml"
+	"github.com/apikeel/kelson/internal/yamltext"
 )
 
 // MediaType is a media type of bodies.
@@ -94,7 +94,7 @@ func (f Format) IsRendered() bool { return f.Media == YAML || f.Media == JSON &&
 func (f Format) Render(body []byte) ([]byte, error) {
 	switch f.Media {
 	case YAML:
-		return yaml.JSONToYAML(body)
+		return yamltext.FromJSON(body)
 	case JSON:
 		if f.Pretty {
 			var b bytes.Buffer

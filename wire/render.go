@@ -7,7 +7,7 @@ import (
 	"io"
 	"slices"
 
-	"sigs.k8s.io/yaml"
+	"github.com/apikeel/kelson/internal/yamltext"
 )
 
 // NewRenderer returns a writer that is Render for a list that comes in pieces: it gets the JSON
@@ -229,7 +229,7 @@ func (w *yamlRenderer) end() error {
 	// converted inside of a list.
 	list := fmt.Appendf(nil, `{"items":[%s]}`, w.value)
 	w.value = w.value[:0]
-	text, err := yaml.JSONToYAML(list)
+	text, err := yamltext.FromJSON(list)
 	if err != nil {
 		w.err = err
 		return err
@@ -248,7 +248,7 @@ func (w *yamlRenderer) end() error {
 func (w *yamlRenderer) writeFields(before string) error {
 	slices.SortFunc(w.fields, func(a, b listField) int { return bytes.Compare([]byte(a.key), []byte(b.key)) })
 	for len(w.fields) > 0 && (before == "" || w.fields[0].key < before) {
-		text, err := yaml.JSONToYAML(fmt.Appendf(nil, `{%q:%s}`, w.fields[0].key, w.fields[0].value))
+		text, err := yamltext.FromJSON(fmt.Appendf(nil, `{%q:%s}`, w.fields[0].key, w.fields[0].value))
 		if err != nil {
 			w.err = err
 			return err

@@ -97,7 +97,7 @@ func (f *branchFlags) run(cmd *cobra.Command, s streams, name string) error {
 		free := 0
 		config.SecurePort = &free
 	}
-	config.Memory.BoundRuntime()
+	boundProcess(config.Memory)
 	return errors.Join(config.Run(cmd.Context()), end())
 }
 

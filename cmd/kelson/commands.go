@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/internal/yamltext"
 	"github.com/spf13/cobra"
 )
 
@@ -99,9 +101,15 @@ func serveWith(flags *serveFlags, s streams) func(*cobra.Command, []string) erro
 			return err
 		}
 		config.Out = s.out
-		config.Memory.BoundRuntime()
+		boundProcess(config.Memory)
 		return config.Run(cmd.Context())
 	}
+}
+
+// boundProcess sets what a process has but one of: the limits of the Go runtime and of YAML.
+func boundProcess(memory *budget.Memory) {
+	memory.BoundRuntime()
+	yamltext.SetLimit(memory.YAML())
 }
 
 func newKubeconfig(s streams) *cobra.Command {

@@ -77,7 +77,7 @@ Objects are in etcd. Nothing else is kept but the certificate in --cert-dir.`,
 func serveAsKube(cmd *cobra.Command, flags *serveFlags, s streams) error {
 	config, err := kubeConfig(cmd, flags, s.err)
 	if err == nil {
-		config.Memory.BoundRuntime()
+		boundProcess(config.Memory)
 		err = config.Run(cmd.Context())
 	}
 	if err != nil {

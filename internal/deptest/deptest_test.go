@@ -35,7 +35,7 @@ func rules() []rule {
 			reason: "feature gates change the API, never how bytes are kept: data must stay readable whatever the gates are"},
 		{who: p("resource/..."), whom: p("wire/...", "store/...", "storage/...", "rest/..."),
 			reason: "a definition says what a kind is, not how it is encoded, where it is kept or how it is served"},
-		{who: p("wire/..."), whom: p("..."), except: p("wire/...", "resource/...", "features/...", "internal/gzipped", "internal/jsonscan", "internal/jsonstruct", "internal/jsonvalue", "internal/protojson"),
+		{who: p("wire/..."), whom: p("..."), except: p("wire/...", "resource/...", "features/...", "internal/gzipped", "internal/jsonscan", "internal/jsonstruct", "internal/jsonvalue", "internal/protojson", "internal/yamltext", "budget"),
 			reason: "bytes follow from a record, a definition and a format alone, so store and rest share one encoder that knows neither of them"},
 		{who: p("", "serverflags"), whom: p("storage/engine/...", "storage/etcd/...", "storage/postgres/...", "serverflags/stores"),
 			reason: "who uses the library chooses where objects are kept, and links nothing but that"},

@@ -1,0 +1,139 @@
+// Package yamltext bounds the memory that YAML takes while it is read or written: 350 times the
+// size of a text that is made for that, as each of its values becomes several objects. All
+// conversions of a process together stay within a limit, whoever asks for them.
+package yamltext
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync/atomic"
+
+	"github.com/apikeel/kelson/budget"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	// perValue is what a value takes, perByte what a byte of its text does.
+	perValue, perByte = 850, 5
+	// perLevel is what each level of nesting adds to a value: its line is indented, in a
+	// buffer that grows by doubling.
+	perLevel = 6
+	// defaultLimit is the limit of a process that does not set one.
+	defaultLimit = 256 << 20
+)
+
+var gate atomic.Pointer[budget.Gate]
+
+func init() { SetLimit(defaultLimit) }
+
+// SetLimit sets how many bytes the conversions of this process may take together. Those that
+// are under way are not counted any more.
+func SetLimit(bytes int64) { gate.Store(budget.NewGate(bytes)) }
+
+// Hold waits until a YAML text may be read. The returned function must be called when it has
+// been. The error is a Status if there are too many values in the text, and budget.ErrBusy if
+// others take too long.
+func Hold(text []byte) (release func(), err error) {
+	return hold(memoryToRead(text), errTooLargeToRead)
+}
+
+var (
+	errTooLargeToRead  = apierrors.NewRequestEntityTooLargeError("too many values for YAML with the memory of this server: send them as JSON")
+	errTooLargeToWrite = &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable,
+		Message: "too many values for YAML with the memory of this server: ask for JSON",
+	}}
+)
+
+// IsRefusal reports whether an error of a conversion is about the memory that it needs, not
+// about the text.
+func IsRefusal(err error) bool {
+	return errors.Is(err, budget.ErrBusy) || errors.Is(err, errTooLargeToRead) || errors.Is(err, errTooLargeToWrite)
+}
+
+func hold(bytes int64, tooLarge error) (release func(), err error) {
+	g := gate.Load()
+	if bytes > g.Limit() {
+		return nil, tooLarge
+	}
+	return g.Acquire(context.Background(), bytes, false)
+}
+
+// memoryToRead is how many bytes it takes to read a YAML text, or less.
+func memoryToRead(text []byte) int64 {
+	values := 0
+	for i, c := range text {
+		switch c {
+		case ',', ':', '[', '{', '\n':
+			values++
+		case '-':
+			if i+1 < len(text) && text[i+1] == ' ' {
+				values++
+			}
+		}
+	}
+	return int64(values)*perValue + int64(len(text))*perByte
+}
+
+// memoryToWrite is how many bytes it takes to write JSON as YAML, or less.
+func memoryToWrite(text []byte) int64 {
+	bytes, depth := int64(len(text))*perByte, int64(0)
+	quoted := false
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if quoted {
+			switch c {
+			case '\\':
+				i++
+			case '"':
+				quoted = false
+			}
+			continue
+		}
+		switch c {
+		case '"':
+			quoted = true
+		case '[', '{':
+			depth++
+			bytes += perValue + perLevel*depth
+		case ']', '}':
+			depth--
+		case ',', ':':
+			bytes += perValue + perLevel*depth
+		}
+	}
+	return bytes
+}
+
+// FromJSON returns JSON as YAML.
+func FromJSON(text []byte) ([]byte, error) {
+	release, err := hold(memoryToWrite(text), errTooLargeToWrite)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return yaml.JSONToYAML(text)
+}
+
+// ToJSON returns YAML as JSON.
+func ToJSON(text []byte) ([]byte, error) {
+	release, err := Hold(text)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return yaml.YAMLToJSON(text)
+}
+
+// ToJSONStrict is ToJSON; it is an error if a field occurs twice.
+func ToJSONStrict(text []byte) ([]byte, error) {
+	release, err := Hold(text)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return yaml.YAMLToJSONStrict(text)
+}
