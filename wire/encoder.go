@@ -80,7 +80,7 @@ func (e *Encoder) AppendObject(dst []byte, rec *Record) ([]byte, error) {
 	case e.Format.Shape == ShapeMetadata:
 		return e.appendMetadata(dst, rec)
 	}
-	return e.appendJSON(dst, rec, false)
+	return e.appendJSON(dst, rec, false, true)
 }
 
 // AppendAny appends an object of another kind than the records, in JSON, protobuf or CBOR. The
@@ -233,8 +233,9 @@ func putScratch(buf *[]byte) {
 }
 
 // appendJSON appends a record in JSON: on its own, or as an item of a list, where a
-// struct has neither kind nor apiVersion.
-func (e *Encoder) appendJSON(dst []byte, rec *Record, item bool) ([]byte, error) {
+// struct has neither kind nor apiVersion. With keep it is kept for others, if it was asked for
+// before.
+func (e *Encoder) appendJSON(dst []byte, rec *Record, item, keep bool) ([]byte, error) {
 	if rec.hasEncoding(e.id(encodingStored)) {
 		stored, err := rec.Stored()
 		if err != nil {
@@ -242,7 +243,7 @@ func (e *Encoder) appendJSON(dst []byte, rec *Record, item bool) ([]byte, error)
 		}
 		return appendStored(dst, e.Served, stored, RevisionString(rec.Revision), item), nil
 	}
-	if !rec.wasAsked() && !rec.hasEncoding(e.id(encodingJSON)) {
+	if (!keep || !rec.wasAsked()) && !rec.hasEncoding(e.id(encodingJSON)) {
 		stored, err := rec.Stored()
 		if err != nil {
 			return nil, err

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -268,7 +270,7 @@ func TestJSONOfWrittenRecord(t *testing.T) {
 		t.Fatal("the protobuf of a pod that was written is not used")
 	}
 	for i := range 3 {
-		got, err := e.appendJSON([]byte("["), rec, true)
+		got, err := e.appendJSON([]byte("["), rec, true, true)
 		if err != nil || string(got) != "["+string(body) {
 			t.Errorf("item of list %d: got %s, %v, want [%s", i, got, err, body)
 		}
@@ -290,6 +292,39 @@ func TestJSONOfWrittenRecord(t *testing.T) {
 
 // BenchmarkFirstJSON is the JSON of a record that nobody has asked for yet, in a list: of
 // one that was written, whose protobuf is used, and of one that was read, which is decoded.
+// TestPassingList: what a list encodes is kept for others when it was asked for before, unless
+// the list is so long that nothing else would have room.
+func TestPassingList(t *testing.T) {
+	s := pods(t)
+	e, rec := &Encoder{Served: s}, writtenRecord(t, s, 77)
+	list := func(items int) {
+		page := &Page{Records: slices.Repeat([]*Record{rec}, items), Revision: 77}
+		l, err := e.PrepareList(page, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Release()
+		w := NewWriter(io.Discard)
+		defer w.Free()
+		if err := l.WriteTo(w); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		list(passingList/rec.StoredSize() + 1)
+	}
+	if rec.hasEncoding(e.id(encodingJSON)) {
+		t.Error("a long list keeps the encodings of its items")
+	}
+	list(1)
+	if rec.hasEncoding(e.id(encodingJSON)) {
+		t.Error("an encoding is kept that was not asked for before, but by long lists")
+	}
+	if list(1); !rec.hasEncoding(e.id(encodingJSON)) {
+		t.Error("an encoding is not kept that was asked for before")
+	}
+}
+
 func BenchmarkFirstJSON(b *testing.B) {
 	s := pods(b)
 	defaulted := *s.Version
@@ -306,7 +341,7 @@ func BenchmarkFirstJSON(b *testing.B) {
 			for b.Loop() {
 				rec.encodings = &encodings{}
 				var err error
-				if buf, err = e.appendJSON(buf[:0], rec, true); err != nil {
+				if buf, err = e.appendJSON(buf[:0], rec, true, true); err != nil {
 					b.Fatal(err)
 				}
 			}

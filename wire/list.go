@@ -28,10 +28,15 @@ type Page struct {
 }
 
 // WorthGzip reports whether the list is large enough to be compressed.
-func (p *Page) WorthGzip() bool {
-	size := 0
+func (p *Page) WorthGzip() bool { return p.isLarger(MinGzip - 1) }
+
+// passingList is from how many stored bytes on the items of a list are encoded for it alone.
+const passingList = DefaultEncodingBytes / 4
+
+// isLarger reports whether the records have more bytes than so many, as they are stored.
+func (p *Page) isLarger(bytes int) bool {
 	for _, rec := range p.Records {
-		if size += rec.StoredSize(); size >= MinGzip {
+		if bytes -= rec.StoredSize(); bytes < 0 {
 			return true
 		}
 	}
@@ -181,13 +186,16 @@ type List struct {
 	size int
 
 	ahead *ReadAhead // of the page
+	// passing says that the encodings of its items are not kept: they would take the place
+	// of all others, and of each other.
+	passing bool
 }
 
 // PrepareList prepares a page to be written, compressed or not. What can go wrong with
 // protobuf goes wrong here, before the first byte; for other media types call Convert
 // before. The list must be released.
 func (e *Encoder) PrepareList(p *Page, gzip bool) (*List, error) {
-	l := &List{e: e, page: p, ahead: e.ReadAhead(p)}
+	l := &List{e: e, page: p, ahead: e.ReadAhead(p), passing: p.isLarger(passingList)}
 	if e.Format.Shape == ShapeTable {
 		return l, nil
 	}
@@ -320,7 +328,7 @@ func (l *List) writeJSONItems(w *Writer) error {
 		})
 	}
 	return l.writeItems(w, ",", func(dst []byte, i int) ([]byte, error) {
-		return l.e.appendJSON(dst, l.ahead.Record(i), true)
+		return l.e.appendJSON(dst, l.ahead.Record(i), true, !l.passing)
 	})
 }
 

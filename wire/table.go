@@ -83,7 +83,7 @@ func (e *Encoder) finishRow(dst, row []byte, rec *Record) (_ []byte, err error) 
 	case IncludeNone:
 		dst = append(dst, "null"...)
 	case IncludeObject:
-		if dst, err = e.appendJSON(dst, rec, false); err != nil {
+		if dst, err = e.appendJSON(dst, rec, false, true); err != nil {
 			return nil, err
 		}
 	default:
