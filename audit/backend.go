@@ -134,8 +134,13 @@ type queue struct {
 	mu      sync.RWMutex // held for writing while entries is being closed
 	closed  bool
 	entries chan entry
+	bytes   atomic.Int64  // of events that are queued or being sent
 	done    chan struct{} // closed when everything is sent
 }
+
+// maxQueued is how many bytes the events of a queue have together, unless it is one event. More
+// are dropped.
+const maxQueued = 32 << 20
 
 func newQueue(b *backend, config BatchConfig, senders int) *queue {
 	q := &queue{
@@ -155,10 +160,16 @@ func (q *queue) add(e entry) error {
 	if q.closed {
 		return errClosed
 	}
+	size := e.size()
+	if now := q.bytes.Add(size); now > maxQueued && now > size {
+		q.bytes.Add(-size)
+		return errFull
+	}
 	select {
 	case q.entries <- e:
 		return nil
 	default:
+		q.bytes.Add(-size)
 		return errFull
 	}
 }
@@ -188,7 +199,12 @@ func (q *queue) run() {
 		}
 		q.senders <- struct{}{}
 		sending.Go(func() {
-			defer func() { <-q.senders }()
+			defer func() {
+				for i := range batch {
+					q.bytes.Add(-batch[i].size())
+				}
+				<-q.senders
+			}()
 			if err := protect.Call(func() error { return q.backend.send(q.backend.ctx, batch) }); err != nil {
 				q.backend.recordLost(err, batch...)
 			}

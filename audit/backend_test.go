@@ -332,6 +332,27 @@ func TestBackPressure(t *testing.T) {
 	close(r.hold)
 }
 
+// Large events that wait take bounded memory too.
+func TestBackPressureOfLargeEvents(t *testing.T) {
+	r := receive(t, func(r *receiver) { r.hold, r.entered = make(chan struct{}), make(chan struct{}, maxSends) })
+	l := openHook(t, r, func(c *WebhookConfig) { c.Batch.MaxSize = 1 })
+	large := strings.Repeat("x", maxQueued/8)
+	for range 20 {
+		emit(l, large)
+	}
+	queue, dropped := l.backends[0].queue, l.Stats().Dropped["webhook"]
+	if bytes := queue.bytes.Load(); bytes < maxQueued/2 || bytes > maxQueued || dropped < 12 || dropped > 33 {
+		t.Errorf("%d bytes wait, and %d events are dropped", bytes, dropped)
+	}
+	close(r.hold)
+	if err := l.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if got := queue.bytes.Load(); got != 0 {
+		t.Errorf("%d bytes are counted after the end", got)
+	}
+}
+
 func TestWebhookErrors(t *testing.T) {
 	c := DefaultConfig()
 	c.PolicyFile, c.Webhook.ConfigFile = policyFile(t, everything), filepath.Join(t.TempDir(), "none")

@@ -92,6 +92,9 @@ func (e entry) size() int64 { return int64(len(typePrefix) + len(e.body)) }
 
 func (ev *Event) encode() ([]byte, error) { return json.Marshal(ev) }
 
+// truncatedKey is the annotation of an event that has objects which are not in it.
+const truncatedKey = "audit.k8s.io/truncated"
+
 // truncated returns a copy without request and response objects, with the annotation
 // that says so.
 func (ev *Event) truncated() *Event {
@@ -101,7 +104,7 @@ func (ev *Event) truncated() *Event {
 	if short.Annotations == nil {
 		short.Annotations = map[string]string{}
 	}
-	short.Annotations["audit.k8s.io/truncated"] = "true"
+	short.Annotations[truncatedKey] = "true"
 	return &short
 }
 

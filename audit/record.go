@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -318,6 +319,10 @@ func (r *Record) AnsweredStatus(status *metav1.Status, encode func() ([]byte, er
 // encode returns the JSON of an object as it is recorded.
 func (r *Record) encode(encode func() ([]byte, error)) []byte {
 	body, err := encode()
+	if errors.Is(err, request.ErrTooLargeToRecord) {
+		r.Annotate(truncatedKey, "true")
+		return nil
+	}
 	if err != nil {
 		r.log.logger.Error("object cannot be encoded for the audit", "audit", r.req.AuditID, "error", err)
 		return nil

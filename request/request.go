@@ -4,6 +4,7 @@ package request
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -254,11 +255,15 @@ type Recorder interface {
 	SentObject(meta metav1.Object, encode func() ([]byte, error))
 	// SentPatch records the patch that the client sent, as JSON.
 	SentPatch(patch []byte)
-	// AnsweredObject records the response object.
+	// AnsweredObject records the response object. If encode returns ErrTooLargeToRecord, it
+	// records that there was one.
 	AnsweredObject(encode func() ([]byte, error))
 	// AnsweredStatus records a response that is a Status.
 	AnsweredStatus(status *metav1.Status, encode func() ([]byte, error))
 }
+
+// ErrTooLargeToRecord: a response object is not recorded, as it is too large.
+var ErrTooLargeToRecord = errors.New("too large to be recorded")
 
 // Timekeeper is a Recorder that also receives the latency of parts of the server.
 type Timekeeper interface {

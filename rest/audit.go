@@ -89,9 +89,18 @@ func (s *scope) auditOther(obj any) {
 	}
 }
 
+// maxAuditedList is up to how many stored bytes a list is recorded. A longer one would be in
+// memory as a whole, which it is for no client.
+const maxAuditedList = 1 << 20
+
 func (s *scope) auditList(p *wire.Page) {
 	if s.req.Audit != nil {
-		s.req.Audit.AnsweredObject(func() ([]byte, error) { return s.enc.AsJSON().AppendList(nil, p) })
+		s.req.Audit.AnsweredObject(func() ([]byte, error) {
+			if p.IsLarger(maxAuditedList) {
+				return nil, request.ErrTooLargeToRecord
+			}
+			return s.enc.AsJSON().AppendList(nil, p)
+		})
 	}
 }
 

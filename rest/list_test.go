@@ -3,6 +3,7 @@ package rest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -166,6 +167,33 @@ func TestYAMLIsBounded(t *testing.T) {
 		}
 		if a := do(t, h, "GET", path+"/many", "", "Accept", wire.TypeJSON); a.code != http.StatusOK {
 			t.Errorf("limit %d: get as JSON: got %d %.200s", c.limit, a.code, a.body)
+		}
+	}
+}
+
+// recorder notes what it gets of the response.
+type recorder struct {
+	request.Recorder
+	body []byte
+	err  error
+}
+
+func (r *recorder) AnsweredObject(encode func() ([]byte, error)) { r.body, r.err = encode() }
+
+// TestAuditedList: a list is recorded, unless it is so long that it would take much memory.
+func TestAuditedList(t *testing.T) {
+	for objects, want := range map[int]error{1: nil, 12: request.ErrTooLargeToRecord} {
+		h := serveConfigMaps(t, objects, maxAuditedList/10, 0)
+		r := httptest.NewRequest(http.MethodGet, "/api/v1/configmaps", nil)
+		info, err := request.Parse(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		audit := new(recorder)
+		w := httptest.NewRecorder()
+		h.Route(w, r.WithContext(request.With(r.Context(), &request.Request{Info: info, Audit: audit})))
+		if !errors.Is(audit.err, want) || want == nil && !bytes.Equal(append(audit.body, '\n'), w.Body.Bytes()) {
+			t.Errorf("%d objects: got %d bytes and %v, want %v", objects, len(audit.body), audit.err, want)
 		}
 	}
 }

@@ -28,13 +28,13 @@ type Page struct {
 }
 
 // WorthGzip reports whether the list is large enough to be compressed.
-func (p *Page) WorthGzip() bool { return p.isLarger(MinGzip - 1) }
+func (p *Page) WorthGzip() bool { return p.IsLarger(MinGzip - 1) }
 
 // passingList is from how many stored bytes on the items of a list are encoded for it alone.
 const passingList = DefaultEncodingBytes / 4
 
-// isLarger reports whether the records have more bytes than so many, as they are stored.
-func (p *Page) isLarger(bytes int) bool {
+// IsLarger reports whether the records have more bytes than so many, as they are stored.
+func (p *Page) IsLarger(bytes int) bool {
 	for _, rec := range p.Records {
 		if bytes -= rec.StoredSize(); bytes < 0 {
 			return true
@@ -195,7 +195,7 @@ type List struct {
 // protobuf goes wrong here, before the first byte; for other media types call Convert
 // before. The list must be released.
 func (e *Encoder) PrepareList(p *Page, gzip bool) (*List, error) {
-	l := &List{e: e, page: p, ahead: e.ReadAhead(p), passing: p.isLarger(passingList)}
+	l := &List{e: e, page: p, ahead: e.ReadAhead(p), passing: p.IsLarger(passingList)}
 	if e.Format.Shape == ShapeTable {
 		return l, nil
 	}
