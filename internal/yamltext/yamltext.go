@@ -110,30 +110,24 @@ func memoryToWrite(text []byte) int64 {
 
 // FromJSON returns JSON as YAML.
 func FromJSON(text []byte) ([]byte, error) {
-	release, err := hold(memoryToWrite(text), errTooLargeToWrite)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	return yaml.JSONToYAML(text)
+	return convert(text, yaml.JSONToYAML, memoryToWrite(text), errTooLargeToWrite)
 }
 
 // ToJSON returns YAML as JSON.
 func ToJSON(text []byte) ([]byte, error) {
-	release, err := Hold(text)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	return yaml.YAMLToJSON(text)
+	return convert(text, yaml.YAMLToJSON, memoryToRead(text), errTooLargeToRead)
 }
 
 // ToJSONStrict is ToJSON; it is an error if a field occurs twice.
 func ToJSONStrict(text []byte) ([]byte, error) {
-	release, err := Hold(text)
+	return convert(text, yaml.YAMLToJSONStrict, memoryToRead(text), errTooLargeToRead)
+}
+
+func convert(text []byte, to func([]byte) ([]byte, error), bytes int64, tooLarge error) ([]byte, error) {
+	release, err := hold(bytes, tooLarge)
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	return yaml.YAMLToJSONStrict(text)
+	return to(text)
 }
