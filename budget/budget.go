@@ -27,6 +27,10 @@ type Memory struct {
 	// Answers admits responses by what they hold while they are made and written, Bodies
 	// requests by what their bodies hold until they are answered.
 	Answers, Bodies Gate
+	// Decoded admits requests by what texts become when they are decoded: their bodies, and
+	// objects that they read or change. Who holds a part of Bodies may wait for it; who holds
+	// a part of it waits for Answers at most.
+	Decoded Gate
 	// Unsent is for responses that are made and that their clients do not read: who gets a
 	// part of it does not hold up a request.
 	Unsent Allowance
@@ -43,8 +47,8 @@ type Memory struct {
 
 // Holder is a part of the memory.
 type Holder struct {
-	// Name is for people and metrics: values, encodings, objects, answers, bodies, unsent,
-	// clients.
+	// Name is for people and metrics: values, encodings, objects, answers, bodies, decoded,
+	// unsent, clients.
 	Name string
 	// Limit is how many bytes it may hold; Held returns how many it holds.
 	Limit int64
@@ -66,11 +70,13 @@ func New(limit int64) *Memory {
 	m := &Memory{limit: max(limit, MinLimit)}
 	m.Answers.init(m.share(25))
 	m.Bodies.init(m.share(12))
+	m.Decoded.init(m.share(20))
 	m.Unsent.limit = m.share(6)
 	m.Clients.limit = m.share(30)
 	m.HeaderBlocks.limit = m.Strangers()
 	m.Report(Holder{"answers", m.Answers.limit, m.Answers.Held})
 	m.Report(Holder{"bodies", m.Bodies.limit, m.Bodies.Held})
+	m.Report(Holder{"decoded", m.Decoded.limit, m.Decoded.Held})
 	m.Report(Holder{"unsent", m.Unsent.limit, m.Unsent.Held})
 	m.Report(Holder{"header blocks", m.HeaderBlocks.limit, m.HeaderBlocks.Held})
 	m.Report(Holder{"clients", m.Clients.limit, m.Clients.Held})

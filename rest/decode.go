@@ -50,7 +50,7 @@ func (s *scope) readBody() ([]byte, error) {
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("failed to read the request body: %v", err))
 	}
-	return body, nil
+	return body, s.holdDecoded(body)
 }
 
 // readAll is io.ReadAll for a reader that should have size bytes, if that is not negative.

@@ -235,33 +235,41 @@ func (s *scope) deleteParameters(opts *metav1.DeleteOptions) error {
 // remove deletes an object, or marks it if something holds it. gone tells
 // which.
 func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Object, gone bool, err error) {
-	for {
-		rec, err := s.objects.Get(s.ctx(), key, store.Read{})
-		if err != nil {
-			return nil, false, err
-		}
-		live, err := s.decode(rec)
-		if err != nil {
-			return nil, false, err
-		}
-		// Who deletes must be able to read.
-		seen, err := s.toWriteVersion(live)
-		if err != nil {
-			return nil, false, s.readConversionError(rec, err)
-		}
-		if err := s.admitDelete(seen, opts); err != nil {
-			return nil, false, err
-		}
-		next, err := s.mark(live, opts)
-		if err != nil {
-			return nil, false, err
-		}
-		obj, gone, err := s.carryOut(rec, live, next)
-		if errors.Is(err, storage.ErrConflict) {
-			continue
-		}
-		return obj, gone, err
+	for again := true; again; {
+		obj, gone, again, err = s.tryRemove(key, opts)
 	}
+	return obj, gone, err
+}
+
+// tryRemove is remove, which has to be tried again if the object has changed meanwhile.
+func (s *scope) tryRemove(key string, opts *metav1.DeleteOptions) (obj resource.Object, gone, again bool, err error) {
+	rec, err := s.objects.Get(s.ctx(), key, store.Read{})
+	if err != nil {
+		return nil, false, false, err
+	}
+	free, err := s.holdStored(rec)
+	if err != nil {
+		return nil, false, false, err
+	}
+	defer free()
+	live, err := s.decode(rec)
+	if err != nil {
+		return nil, false, false, err
+	}
+	// Who deletes must be able to read.
+	seen, err := s.toWriteVersion(live)
+	if err != nil {
+		return nil, false, false, s.readConversionError(rec, err)
+	}
+	if err := s.admitDelete(seen, opts); err != nil {
+		return nil, false, false, err
+	}
+	next, err := s.mark(live, opts)
+	if err != nil {
+		return nil, false, false, err
+	}
+	obj, gone, err = s.carryOut(rec, live, next)
+	return obj, gone, errors.Is(err, storage.ErrConflict), err
 }
 
 // carryOut does what a delete has decided on: it stores the marked object, if
@@ -487,6 +495,7 @@ func (s *scope) deleteCollection() error {
 	if err != nil {
 		return err
 	}
+	s.endDecoded() // each object is weighed by itself
 	if err := s.removeAll(p.Records, opts); err != nil {
 		return err
 	}

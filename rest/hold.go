@@ -5,7 +5,9 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/budget"
+	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/wire"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // A request holds memory from the first byte of its body to the last one of its answer,
@@ -55,17 +57,99 @@ func (s *scope) holdAnswer(largest int) (release func(), err error) {
 	return s.acquireAnswer(wire.WriterSize + answerFactor*int64(largest))
 }
 
-// holdMany is holdAnswer for a response with many objects, whose stored bytes may be read
-// ahead.
-func (s *scope) holdMany(largest int) (release func(), err error) {
-	return s.acquireAnswer(wire.WriterSize + wire.AheadSize + answerFactor*int64(largest))
-}
-
 func (s *scope) acquireAnswer(bytes int64) (release func(), err error) {
 	if s.h.Memory == nil {
 		return func() {}, nil
 	}
 	return s.acquire(&s.h.Memory.Answers, bytes)
+}
+
+const (
+	// heavyFrom is from how many stored bytes on an object is weighed before it is decoded.
+	heavyFrom = 16 << 10
+	// heaviest is how many times its stored bytes an object weighs that is made for that.
+	heaviest = 64
+)
+
+// holdDecoded waits until the body of the request may be decoded, with the object that it
+// changes. It must not be called twice, unless endDecoded was called in between.
+func (s *scope) holdDecoded(body []byte) error {
+	if s.h.Memory == nil {
+		return nil
+	}
+	weight := wire.Weigh(body)
+	if weight > s.h.Memory.Decoded.Limit() {
+		return apierrors.NewRequestEntityTooLargeError("too many values for the memory of this server")
+	}
+	if s.objects != nil && s.req.Name != "" {
+		// A patch has the object before and after it, too.
+		weight += 2 * s.weightOf(s.key())
+	}
+	release, err := s.acquire(&s.h.Memory.Decoded, weight)
+	if err != nil {
+		return err
+	}
+	s.decoded = release
+	return nil
+}
+
+// endDecoded gives back what holdDecoded holds.
+func (s *scope) endDecoded() {
+	if s.decoded != nil {
+		s.decoded()
+		s.decoded = nil
+	}
+}
+
+// weightOf weighs the object of a key, if it is large.
+func (s *scope) weightOf(key string) int64 {
+	if s.objects.SizeOf(s.ctx(), key) < heavyFrom {
+		return 0
+	}
+	rec, err := s.objects.Get(s.ctx(), key, store.Read{Any: true})
+	if err != nil {
+		return 0 // who changes the object finds out why
+	}
+	return weigh(rec)
+}
+
+func weigh(rec *store.Record) int64 {
+	if rec.StoredSize() < heavyFrom {
+		return 0
+	}
+	stored, err := rec.Stored()
+	if err != nil {
+		return 0
+	}
+	return wire.Weigh(stored)
+}
+
+// holdStored waits until a stored object may be decoded to be deleted. The returned function
+// gives back what it holds. A request whose body is decoded holds enough.
+func (s *scope) holdStored(rec *store.Record) (release func(), err error) {
+	if s.h.Memory == nil || s.decoded != nil {
+		return func() {}, nil
+	}
+	return s.acquire(&s.h.Memory.Decoded, 2*weigh(rec))
+}
+
+// holdList waits until a list may be made, as a whole or one object after the other, the largest
+// of which has a number of stored bytes. The returned function gives back what it holds.
+func (s *scope) holdList(p *wire.Page, largest int, whole bool) (release func(), err error) {
+	bytes := wire.WriterSize + wire.AheadSize + answerFactor*int64(largest)
+	if whole {
+		bytes = wire.WriterSize + answerFactor*int64(p.StoredSize())
+	}
+	if largest > heavyFrom && s.mayDecode() {
+		bytes += heaviest * int64(largest) // which of them is the heaviest is not known
+	}
+	return s.acquireAnswer(bytes)
+}
+
+// mayDecode reports whether a response is made from decoded objects: those of custom resources
+// are compared with what is stored, rows of tables and other versions are made from them.
+func (s *scope) mayDecode() bool {
+	return s.served.Unstructured || s.enc.Format.Shape == wire.ShapeTable || !s.served.IsHub()
 }
 
 // acquire waits at a gate, and records how long the request holds the memory.
@@ -94,6 +178,7 @@ func (s *scope) nextTurn() {
 
 // endHolds gives back what the request holds.
 func (s *scope) endHolds() {
+	s.endDecoded()
 	for _, release := range s.release {
 		release()
 	}

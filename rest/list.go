@@ -37,20 +37,22 @@ func (s *scope) writeList(p *wire.Page) error {
 	if err := s.readInclude(); err != nil {
 		return err
 	}
+	s.enc.Err = s.ctx().Err
+	largest, whole := s.largest(p), format.IsRendered() && !p.IsLarger(wholeList)
+	free, err := s.holdList(p, largest, whole)
+	if err != nil {
+		return err
+	}
+	defer free()
 	if format.Media != wire.Protobuf { // which fails before the first byte anyhow
 		if err := s.convertList(p); err != nil {
 			return err
 		}
 	}
 	s.auditList(p)
-	if !format.IsRendered() || p.StoredSize() > wholeList {
-		return s.streamList(p)
+	if !whole {
+		return s.streamList(p, largest)
 	}
-	free, err := s.holdAnswer(p.StoredSize())
-	if err != nil {
-		return err
-	}
-	defer free()
 	body, err := s.enc.AppendList(nil, p)
 	if err != nil {
 		return err
@@ -85,13 +87,7 @@ func (s *scope) convertList(p *wire.Page) error {
 
 // streamList writes a list while it is encoded. An error after the first byte breaks the
 // answer off: half of one must not look like a whole.
-func (s *scope) streamList(p *wire.Page) error {
-	largest := s.largest(p)
-	free, err := s.holdMany(largest)
-	if err != nil {
-		return err
-	}
-	defer free()
+func (s *scope) streamList(p *wire.Page, largest int) error {
 	compress := s.acceptsGzip() && p.WorthGzip()
 	rendered := s.enc.Format.IsRendered()
 	list, err := s.enc.PrepareList(p, compress && !rendered)
@@ -120,7 +116,9 @@ func (s *scope) streamList(p *wire.Page) error {
 		w.Yield = s.nextTurn
 	}
 	breakOff := func(err error) {
-		s.h.log().Error("list broken off", "resource", s.def.Resource, "error", err)
+		if s.ctx().Err() == nil { // else the client is gone, or out of time
+			s.h.log().Error("list broken off", "resource", s.def.Resource, "error", err)
+		}
 		panic(http.ErrAbortHandler)
 	}
 	if err := list.WriteTo(w); err != nil {

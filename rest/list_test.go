@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/internal/yamltext"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -168,6 +169,35 @@ func TestYAMLIsBounded(t *testing.T) {
 		if a := do(t, h, "GET", path+"/many", "", "Accept", wire.TypeJSON); a.code != http.StatusOK {
 			t.Errorf("limit %d: get as JSON: got %d %.200s", c.limit, a.code, a.body)
 		}
+	}
+}
+
+// TestHeavyBodies: a body that would take more memory than there is when it is decoded is refused,
+// before it is, and not one of the same length with few values.
+func TestHeavyBodies(t *testing.T) {
+	h := serveConfigMaps(t, 1, 0, 0)
+	h.Memory = budget.New(128 << 20)
+	object := func(name, owners, text string) string {
+		return `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"` + name + `","ownerReferences":[` + owners + `]},"data":{"a":"` + text + `"}}`
+	}
+	const path, length = "/api/v1/namespaces/default/configmaps", 600 << 10
+	heavy, light := strings.Repeat("{},", length/3)+"{}", strings.Repeat("{},", length/3)
+	for _, c := range []struct {
+		method, path, media, body string
+		want                      int
+	}{
+		{"POST", path, wire.TypeJSON, object("heavy", heavy, ""), http.StatusRequestEntityTooLarge},
+		{"PUT", path + "/c0000", wire.TypeJSON, object("c0000", heavy, ""), http.StatusRequestEntityTooLarge},
+		{"PATCH", path + "/c0000", "application/merge-patch+json", object("c0000", heavy, ""), http.StatusRequestEntityTooLarge},
+		{"DELETE", path + "/c0000", wire.TypeJSON, `{"kind":"DeleteOptions","apiVersion":"v1","dryRun":[` + heavy + `]}`, http.StatusRequestEntityTooLarge},
+		{"POST", path, wire.TypeJSON, object("light", "", light), http.StatusCreated},
+	} {
+		if a := do(t, h, c.method, c.path, c.body, "Content-Type", c.media); a.code != c.want {
+			t.Errorf("%s %s: got %d %.200s, want %d", c.method, c.path, a.code, a.body, c.want)
+		}
+	}
+	if held := h.Memory.Decoded.Held() + h.Memory.Bodies.Held() + h.Memory.Answers.Held(); held != 0 {
+		t.Errorf("%d bytes are held when all are answered", held)
 	}
 }
 

@@ -171,7 +171,7 @@ func (s *scope) beginWatch() (*activeWatch, error) {
 	v := &activeWatch{events: w, bookmarks: o.bookmarks, sync: o.initialEvents != nil && *o.initialEvents, selected: o.selects()}
 	if !w.Synced() {
 		// A client that has to wait too long is refused now: later it would have a part.
-		if v.endInitial, err = s.holdMany(s.objects.Largest()); err != nil {
+		if v.endInitial, err = s.holdList(nil, s.objects.Largest(), false); err != nil {
 			w.Close()
 			return nil, err
 		}

@@ -27,9 +27,20 @@ type Encoder struct {
 	Now time.Time
 	// Chunks keeps encoded items of long lists; nil keeps none.
 	Chunks *ChunkCache
+	// Err is asked before each item of a list; an error ends it, since its client is gone. Nil
+	// is never one.
+	Err func() error
 	// Decode decodes records for tables, for callers that want to know how long that
 	// takes; nil is DecodeRecord.
 	Decode func(*Record) (resource.Object, error)
+}
+
+// err is the error of Err.
+func (e *Encoder) err() error {
+	if e.Err == nil {
+		return nil
+	}
+	return e.Err()
 }
 
 // encodingKind is an encoding of records in one version.

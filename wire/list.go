@@ -126,6 +126,9 @@ func (e *Encoder) Convert(records []*Record) error {
 		encode = e.recordCBOR
 	}
 	for _, rec := range records {
+		if err := e.err(); err != nil {
+			return err
+		}
 		if _, err := encode(rec); err != nil {
 			return err
 		}
@@ -404,7 +407,10 @@ func (l *List) writeItems(w *Writer, separator string, add func(dst []byte, i in
 			if i > sec.from {
 				w.Buf = append(w.Buf, separator...)
 			}
-			var err error
+			err := l.e.err()
+			if err != nil {
+				return err
+			}
 			if w.Buf, err = add(w.Buf, i); err != nil {
 				return err
 			}

@@ -206,6 +206,9 @@ func (l *List) writeTable(w *Writer) (err error) {
 		return nil
 	}
 	for i := range p.Records {
+		if err = e.err(); err != nil {
+			return err
+		}
 		if i > 0 {
 			w.Buf = append(w.Buf, ',')
 		}

@@ -1,0 +1,111 @@
+package wire
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// What a text takes in memory has little to do with its length: three bytes can become a struct
+// of 400. So texts are weighed before they are decoded.
+const (
+	// objectWeight is for an object of a text, in all the states that a write has of it at a
+	// time: as it was sent, with defaults, as it is stored, and its owners. An empty one may
+	// become a struct of 400 bytes. fieldWeight is for a field or a list, itemWeight for
+	// what is between two commas.
+	objectWeight, fieldWeight, itemWeight = 1200, 200, 48
+	// lightText is how long a text is that is not worth being weighed.
+	lightText = 1 << 10
+	// roughWeight is up to which weight it does not matter whether braces are in strings.
+	roughWeight = 512 << 10
+	// maxWeighed is how deep messages are weighed; those that are nested deeper are not read.
+	maxWeighed = 100
+)
+
+// Weigh returns about how many bytes a write of a text takes beside the text: JSON, YAML,
+// protobuf or CBOR, as clients send it or as it is stored.
+func Weigh(text []byte) int64 {
+	switch {
+	case len(text) < lightText:
+		return 0
+	case bytes.HasPrefix(text, []byte(protoPrefix)):
+		weight, _ := weighMessage(text[len(protoPrefix):], 0)
+		return weight
+	case bytes.HasPrefix(text, cborMagic):
+		return weighCBOR(text)
+	}
+	count := func(c string) int64 { return int64(bytes.Count(text, []byte(c))) }
+	if rough := objectWeight*count("{") + fieldWeight*(count("[")+count(":")) + itemWeight*count(","); rough <= roughWeight {
+		return rough
+	}
+	return weighJSON(text)
+}
+
+var cborMagic = []byte{0xd9, 0xd9, 0xf7}
+
+func weighJSON(text []byte) (weight int64) {
+	var t jsonText
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '"':
+			t.inString = true
+			i += t.string(text[i+1:])
+		case '{':
+			weight += objectWeight
+		case '[', ':':
+			weight += fieldWeight
+		case ',':
+			weight += itemWeight
+		}
+	}
+	return weight
+}
+
+// weighCBOR takes every byte for what could begin a map or an array.
+func weighCBOR(text []byte) (weight int64) {
+	for _, c := range text {
+		if c >= 0x80 && c < 0xc0 {
+			weight += objectWeight
+		}
+	}
+	return weight
+}
+
+// weighMessage weighs the fields of a message. Whether one of them is a message, too, is not
+// known without its type: it is taken for one if it could be. ok is false for what is none.
+func weighMessage(b []byte, depth int) (weight int64, ok bool) {
+	if depth > maxWeighed {
+		return weight, false
+	}
+	for len(b) > 0 {
+		tag, n := binary.Uvarint(b)
+		if n <= 0 || tag>>3 == 0 {
+			return weight, false
+		}
+		b = b[n:]
+		switch tag & 7 {
+		case 0:
+			_, n = binary.Uvarint(b)
+		case 1:
+			n = 8
+		case 2:
+			size, head := binary.Uvarint(b)
+			if head <= 0 || size > uint64(len(b)-head) {
+				return weight, false
+			}
+			n = head + int(size)
+			if below, ok := weighMessage(b[head:n], depth+1); ok {
+				weight += objectWeight + below
+			}
+		case 5:
+			n = 4
+		default:
+			return weight, false
+		}
+		if n <= 0 || n > len(b) {
+			return weight, false
+		}
+		b = b[n:]
+		weight += fieldWeight
+	}
+	return weight, true
+}

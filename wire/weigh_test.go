@@ -1,0 +1,101 @@
+package wire
+
+import (
+	"encoding/json"
+	"runtime"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// TestWeigh: what is decoded from a text takes less than its weight, with room for two more
+// states of it, and what clients send is light.
+func TestWeigh(t *testing.T) {
+	empty := make([]corev1.Container, 20_000)
+	message, err := (&corev1.Pod{Spec: corev1.PodSpec{Containers: empty}}).Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	decode := func(text string, into any) func() any {
+		return func() any {
+			if err := json.Unmarshal([]byte(text), into); err != nil {
+				t.Fatal(err)
+			}
+			return into
+		}
+	}
+	chain := strings.Repeat(`{"":`, 500) + "0" + strings.Repeat("}", 500)
+	custom := func(text string) (string, func() any) { return text, decode(text, new(map[string]any)) }
+	for name, c := range map[string]func() (string, func() any){
+		"containers": func() (string, func() any) {
+			text := `{"spec":{"containers":[` + strings.Repeat("{},", 20_000) + `{}]}}`
+			return text, decode(text, new(corev1.Pod))
+		},
+		"containers in protobuf": func() (string, func() any) {
+			text := protoPrefix + "\x12" // the raw bytes of an envelope
+			for n := len(message); ; n >>= 7 {
+				if n < 0x80 {
+					text += string(rune(n))
+					break
+				}
+				text += string([]byte{byte(n) | 0x80})
+			}
+			return text + string(message), func() any {
+				pod := new(corev1.Pod)
+				if err := pod.Unmarshal(message); err != nil {
+					t.Fatal(err)
+				}
+				return pod
+			}
+		},
+		"maps":    func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(`{"":0},`, 20_000) + `0]}`) },
+		"empty":   func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(`{},`, 20_000) + `0]}`) },
+		"lists":   func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(`[[]],`, 20_000) + `0]}`) },
+		"chains":  func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(chain+",", 40) + `0]}`) },
+		"numbers": func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(`0,`, 100_000) + `0]}`) },
+	} {
+		text, decoded := c()
+		var before, after runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&before)
+		obj := decoded()
+		runtime.GC()
+		runtime.ReadMemStats(&after)
+		runtime.KeepAlive(obj)
+		took, weight := int64(after.HeapAlloc)-int64(before.HeapAlloc), Weigh([]byte(text))
+		if least := took * 2; weight < least || weight > 25*took {
+			t.Errorf("%s: %d bytes of text take %d when they are decoded, and weigh %d", name, len(text), took, weight)
+		}
+	}
+	s := pods(t)
+	stored, err := EncodeStored(s.Definition, testPod(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string][]byte{
+		"pod": marshal(t, testPod(t)), "stored pod": stored,
+		"one text": []byte(`{"data":{"a":"` + strings.Repeat(`{[,:\"`, 200_000) + `"}}`),
+	} {
+		if weight := Weigh(text); weight > roughWeight {
+			t.Errorf("%s: %d bytes weigh %d", name, len(text), weight)
+		}
+	}
+}
+
+// BenchmarkWeigh is what weighing costs of an ordinary write.
+func BenchmarkWeigh(b *testing.B) {
+	s := pods(b)
+	stored, err := EncodeStored(s.Definition, testPod(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, text := range map[string][]byte{"json": marshal(b, testPod(b)), "protobuf": stored} {
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				Weigh(text)
+			}
+		})
+	}
+}
