@@ -83,10 +83,38 @@ func JSON(original, patch []byte, check bool) (patched []byte, strict []error, e
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(
 			fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", maxOperations, len(ops)))
 	}
+	if moved(ops, original, patch) > maxMoved {
+		return nil, nil, apierrors.NewRequestEntityTooLargeError("the operations of the JSON patch move too many items of lists")
+	}
 	if patched, err = apply(ops, original); err != nil {
 		return nil, nil, unprocessable(err)
 	}
 	return patched, strict, nil
+}
+
+// maxMoved is how many items of lists a JSON patch may move: a second of work, or two. To put an
+// item into the midst of a list, jsonpatch copies the list.
+const maxMoved = 300_000_000
+
+// moved returns how many items a patch moves at most, if that may be more than maxMoved.
+func moved(ops jsonpatch.Patch, original, patch []byte) (n int64) {
+	if int64(len(ops))*int64(len(original)+len(patch)) <= maxMoved {
+		return 0
+	}
+	items := bytes.Count(original, []byte(",")) + bytes.Count(patch, []byte(",")) // of a list, at most
+	for _, op := range ops {
+		path, err := op.Path()
+		if err != nil {
+			continue
+		}
+		switch last := path[strings.LastIndexByte(path, '/')+1:]; op.Kind() {
+		case "add", "remove", "move", "copy":
+			if op.Kind() == "move" || last != "" && last[0] >= '0' && last[0] <= '9' {
+				n += int64(items)
+			}
+		}
+	}
+	return n
 }
 
 // apply guards against the library, which panics on some operations on

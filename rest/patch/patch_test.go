@@ -89,6 +89,8 @@ func TestJSON(t *testing.T) {
 		"10000 ops":      {ops(10000), want{doc: document}},
 		"10001 ops": {ops(10001), want{code: 413, reason: metav1.StatusReasonRequestEntityTooLarge,
 			message: "Request entity too large: The allowed maximum operations in a JSON patch is 10000, got 10001"}},
+		"many items moved": {`[{"op":"add","path":"/data/list","value":[` + strings.Repeat("0,", 100_000) + `0]},` + strings.Repeat(`{"op":"add","path":"/data/list/0","value":0},`, 5000) + `{"op":"test","path":"/data/a","value":"1"}]`,
+			want{code: 413, reason: metav1.StatusReasonRequestEntityTooLarge, message: "Request entity too large: the operations of the JSON patch move too many items of lists"}},
 		"doubling copies": {"[" + strings.Join(copies(40), ",") + "]", unprocessable},
 	} {
 		t.Run(name, func(t *testing.T) {
