@@ -1,16 +1,35 @@
 package schema
 
-import "k8s.io/apimachinery/pkg/runtime"
+import (
+	"github.com/apikeel/kelson/storage"
+	"k8s.io/apimachinery/pkg/runtime"
+)
 
 // DropNulls removes nulls of fields that are not nullable and have no default.
 func (s *Schema) DropNulls(obj map[string]any) { dropNulls(obj, s.root) }
 
-// Default sets missing fields to their defaults. A null of a field that is not nullable is
-// replaced by the default.
+// maxDefaults is how many bytes of defaults an object gets, as a text: more than can be stored, so
+// an object that would need more is refused. Without a bound, a list of empty items could become
+// any number of large ones.
+const maxDefaults = storage.MaxValueBytes + 1<<20
+
+// Default sets missing fields to their defaults, up to maxDefaults. A null of a field that is not
+// nullable is replaced by the default.
 func (s *Schema) Default(obj map[string]any) {
 	if s.root.defaults {
-		setDefaults(obj, s.root)
+		(&defaulter{room: maxDefaults}).set(obj, s.root)
 	}
+}
+
+// defaulter sets defaults as long as there is room.
+type defaulter struct{ room int }
+
+// of returns a copy of the default of a node, nil if there is no more room.
+func (d *defaulter) of(n *node) any {
+	if d.room -= n.fallbackSize; d.room < 0 {
+		return nil
+	}
+	return runtime.DeepCopyJSONValue(n.fallback)
 }
 
 // isForbiddenNull reports whether v is a null that the schema does not allow.
@@ -47,7 +66,8 @@ func dropNulls(v any, n *node) {
 	}
 }
 
-func setDefaults(v any, n *node) {
+// set sets the defaults below a node.
+func (d *defaulter) set(v any, n *node) {
 	if n == nil || !n.defaults {
 		return
 	}
@@ -58,26 +78,28 @@ func setDefaults(v any, n *node) {
 				continue
 			}
 			if member, ok := v[name]; !ok || isForbiddenNull(member, child) {
-				v[name] = runtime.DeepCopyJSONValue(child.fallback)
+				if value := d.of(child); value != nil {
+					v[name] = value
+				}
 			}
 		}
 		for name, member := range v {
 			child := n.properties[name]
 			if child == nil {
 				if child = n.additional; isForbiddenNull(member, child) {
-					member = runtime.DeepCopyJSONValue(child.fallback)
+					member = d.of(child)
 					v[name] = member
 				}
 			}
-			setDefaults(member, child)
+			d.set(member, child)
 		}
 	case []any:
 		for i, item := range v {
 			if isForbiddenNull(item, n.items) {
-				item = runtime.DeepCopyJSONValue(n.items.fallback)
+				item = d.of(n.items)
 				v[i] = item
 			}
-			setDefaults(item, n.items)
+			d.set(item, n.items)
 		}
 	}
 }

@@ -14,6 +14,8 @@
 package schema
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
@@ -48,6 +50,8 @@ type node struct {
 	items      *node
 
 	fallback any // the default
+	// fallbackSize is how long the default is as a text.
+	fallbackSize int
 	// defaults says that there is a default here or below; so do the next for theirs.
 	defaults bool
 	// metadata says that there is an embedded resource here or below.
@@ -198,6 +202,11 @@ func compile(p *apiextensions.JSONSchemaProps, depth int) (*node, error) {
 			return nil, fmt.Errorf("default: %w", err)
 		}
 		n.defaults = n.fallback != nil
+		var compact bytes.Buffer
+		if err := json.Compact(&compact, p.Default.Raw); err != nil {
+			return nil, fmt.Errorf("default: %w", err)
+		}
+		n.fallbackSize = compact.Len()
 	}
 	for _, raw := range p.Enum {
 		var v any // null leaves v nil

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/internal/randomtest"
+	"github.com/apikeel/kelson/storage"
 )
 
 func parse(t testing.TB, text string) *apiextensions.JSONSchemaProps {
@@ -166,6 +167,26 @@ func TestPrune(t *testing.T) {
 	bad := object(t, `{metadata: {name: 5, namespace: x}, kind: 7}`)
 	if _, err := s.Coerce(bad, true); err != nil || !reflect.DeepEqual(bad, object(t, `{metadata: {namespace: x}}`)) {
 		t.Errorf("dropped: %v, %v", bad, err)
+	}
+}
+
+// TestDefaultsAreBounded: what an object gets from defaults is not larger than what can be stored
+// by more than a default.
+func TestDefaultsAreBounded(t *testing.T) {
+	s := mustCompile(t, `{"type":"object","properties":{"a":{"type":"array","items":{"type":"object","properties":{"b":{"type":"string","default":"`+strings.Repeat("x", 10_000)+`"}}}}}}`)
+	items := make([]any, 5000)
+	for i := range items {
+		items[i] = map[string]any{}
+	}
+	s.Default(map[string]any{"a": items})
+	set := 0
+	for _, item := range items {
+		if _, ok := item.(map[string]any)["b"]; ok {
+			set++
+		}
+	}
+	if bytes := set * 10_000; bytes < storage.MaxValueBytes || bytes > maxDefaults {
+		t.Errorf("%d items have their default, %d bytes", set, bytes)
 	}
 }
 
