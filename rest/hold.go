@@ -67,6 +67,9 @@ func (s *scope) acquireAnswer(bytes int64) (release func(), err error) {
 const (
 	// heavyFrom is from how many stored bytes on an object is weighed before it is decoded.
 	heavyFrom = 16 << 10
+	// tooHeavy is how many times what all requests may decode at a time a body weighs that is
+	// refused. Up to there it is decoded alone: a definition of a custom resource can be large.
+	tooHeavy = 2
 	// heaviest is how many times its stored bytes an object weighs that is made for that.
 	heaviest = 64
 )
@@ -78,7 +81,7 @@ func (s *scope) holdDecoded(body []byte) error {
 		return nil
 	}
 	weight := wire.Weigh(body)
-	if weight > s.h.Memory.Decoded.Limit() {
+	if weight > tooHeavy*s.h.Memory.Decoded.Limit() {
 		return apierrors.NewRequestEntityTooLargeError("too many values for the memory of this server")
 	}
 	if s.objects != nil && s.req.Name != "" {
