@@ -51,10 +51,10 @@ func (s *scope) holdBody() error {
 }
 
 // holdAnswer waits until a response may be made that holds objects, the largest of which
-// has a number of stored bytes, one after the other. The returned function gives back
-// what it holds.
-func (s *scope) holdAnswer(largest int) (release func(), err error) {
-	return s.acquireAnswer(wire.WriterSize + answerFactor*int64(largest))
+// has a number of stored bytes, one after the other, and decodes so many bytes. The returned
+// function gives back what it holds.
+func (s *scope) holdAnswer(largest int, decoded int64) (release func(), err error) {
+	return s.acquireAnswer(wire.WriterSize + answerFactor*int64(largest) + decoded)
 }
 
 func (s *scope) acquireAnswer(bytes int64) (release func(), err error) {
@@ -81,12 +81,15 @@ func (s *scope) holdDecoded(body []byte) error {
 		return nil
 	}
 	weight := wire.Weigh(body)
-	if weight > tooHeavy*s.h.Memory.Decoded.Limit() {
+	if limit := s.h.Memory.Decoded.Limit(); limit > 0 && weight > tooHeavy*limit {
 		return apierrors.NewRequestEntityTooLargeError("too many values for the memory of this server")
 	}
 	if s.objects != nil && s.req.Name != "" {
 		// A patch has the object before and after it, too.
 		weight += 2 * s.weightOf(s.key())
+	}
+	if weight <= budget.Small {
+		return nil
 	}
 	release, err := s.acquire(&s.h.Memory.Decoded, weight)
 	if err != nil {

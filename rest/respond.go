@@ -30,12 +30,12 @@ func (s *scope) respond(code int, rec *store.Record) error {
 	if err := s.readInclude(); err != nil {
 		return err
 	}
-	if size := rec.StoredSize(); size > heavyFrom {
-		bytes := wire.WriterSize + answerFactor*int64(size)
-		if s.mayDecode() {
-			bytes += weigh(rec)
-		}
-		free, err := s.acquireAnswer(bytes)
+	decoded := int64(0)
+	if s.mayDecode() {
+		decoded = weigh(rec)
+	}
+	if size := rec.StoredSize(); size > budget.Small || decoded > budget.Small {
+		free, err := s.holdAnswer(size, decoded)
 		if err != nil {
 			return err
 		}

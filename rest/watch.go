@@ -285,7 +285,7 @@ func (v *activeWatch) holdEvents(events []store.Event) (free func(), err error) 
 	}
 	giveBack := func() {}
 	if v.endInitial == nil {
-		if giveBack, err = v.s.holdAnswer(largest); err != nil {
+		if giveBack, err = v.s.holdAnswer(largest, 0); err != nil {
 			return nil, err
 		}
 	}

@@ -17,7 +17,8 @@ const (
 	lightText = 1 << 10
 	// roughWeight is up to which weight it does not matter whether braces are in strings.
 	roughWeight = 512 << 10
-	// maxWeighed is how deep messages are weighed; those that are nested deeper are not read.
+	// maxWeighed is how deep messages are weighed. What is deeper is taken for as many as it
+	// has room for.
 	maxWeighed = 100
 )
 
@@ -71,10 +72,11 @@ func weighCBOR(text []byte) (weight int64) {
 }
 
 // weighMessage weighs the fields of a message. Whether one of them is a message, too, is not
-// known without its type: it is taken for one if it could be. ok is false for what is none.
+// known without its type: it is taken for one if it could be. ok is false for what is none, with
+// the weight up to there: a decoder that finds a fault has decoded what is before it.
 func weighMessage(b []byte, depth int) (weight int64, ok bool) {
 	if depth > maxWeighed {
-		return weight, false
+		return objectWeight * int64(len(b)) / 2, true
 	}
 	for len(b) > 0 {
 		tag, n := binary.Uvarint(b)
@@ -93,8 +95,9 @@ func weighMessage(b []byte, depth int) (weight int64, ok bool) {
 				return weight, false
 			}
 			n = head + int(size)
-			if below, ok := weighMessage(b[head:n], depth+1); ok {
-				weight += objectWeight + below
+			below, ok := weighMessage(b[head:n], depth+1)
+			if weight += below; ok {
+				weight += objectWeight
 			}
 		case 5:
 			n = 4

@@ -68,6 +68,11 @@ func TestWeigh(t *testing.T) {
 			t.Errorf("%s: %d bytes of text take %d when they are decoded, and weigh %d", name, len(text), took, weight)
 		}
 	}
+	// A fault at the end comes after all else was decoded.
+	broken := protoPrefix + "\x12\xc1\x84\x3d" + strings.Repeat("\x12\x00", 500_000) + "\x07"
+	if weight := Weigh([]byte(broken)); weight < 500_000*objectWeight {
+		t.Errorf("%d bytes of messages with a fault at the end weigh %d", len(broken), weight)
+	}
 	s := pods(t)
 	stored, err := EncodeStored(s.Definition, testPod(t))
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"sync"
 	"sync/atomic"
 
 	"github.com/apikeel/kelson/budget"
@@ -21,13 +22,13 @@ const (
 	// perLevel is what each level of nesting adds to a value: its line is indented, in a
 	// buffer that grows by doubling.
 	perLevel = 6
-	// defaultLimit is the limit of a process that does not set one.
-	defaultLimit = 256 << 20
 )
 
-var gate atomic.Pointer[budget.Gate]
-
-func init() { SetLimit(defaultLimit) }
+var (
+	gate atomic.Pointer[budget.Gate] // nil until SetLimit
+	// defaultGate is that of a process that sets no limit: a part of the memory that there is.
+	defaultGate = sync.OnceValue(func() *budget.Gate { return budget.NewGate(budget.Default().YAML()) })
+)
 
 // SetLimit sets how many bytes the conversions of this process may take together. Those that
 // are under way are not counted any more.
@@ -56,13 +57,16 @@ func IsRefusal(err error) bool {
 
 func hold(bytes int64, tooLarge error) (release func(), err error) {
 	g := gate.Load()
+	if g == nil {
+		g = defaultGate()
+	}
 	if bytes > g.Limit() {
 		return nil, tooLarge
 	}
 	return g.Acquire(context.Background(), bytes, false)
 }
 
-// memoryToRead is how many bytes it takes to read a YAML text, or less.
+// memoryToRead is how many bytes it takes at most to read a YAML text.
 func memoryToRead(text []byte) int64 {
 	values := 0
 	for i, c := range text {
@@ -78,7 +82,7 @@ func memoryToRead(text []byte) int64 {
 	return int64(values)*perValue + int64(len(text))*perByte
 }
 
-// memoryToWrite is how many bytes it takes to write JSON as YAML, or less.
+// memoryToWrite is how many bytes it takes at most to write JSON as YAML.
 func memoryToWrite(text []byte) int64 {
 	bytes, depth := int64(len(text))*perByte, int64(0)
 	quoted := false

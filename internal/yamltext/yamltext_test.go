@@ -67,7 +67,7 @@ func TestEstimate(t *testing.T) {
 // TestLimit: what would not fit is refused, and the rest waits for its turn.
 func TestLimit(t *testing.T) {
 	SetLimit(10 << 20)
-	defer SetLimit(defaultLimit)
+	defer gate.Store(nil)
 	for name, text := range hostile() {
 		_, err := FromJSON([]byte(text))
 		if refused := apierrors.IsNotAcceptable(err) && IsRefusal(err); refused != (name != "one text" && name != "commas") {
