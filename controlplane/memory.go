@@ -28,23 +28,32 @@ const (
 	// caches have dropped since it ran last, in the first minute and a half of rest, nobody
 	// has counted.
 	lookAgain, lastLook = 6, 18
+	// Every forgetEvery moments a busy server forgets its program: what is in use comes back
+	// within a millisecond, what was needed once does not.
+	forgetEvery = 12
 )
 
 // giveBack gives memory back to the system at once, and whenever the server comes to
 // rest, until ctx ends. The runtime itself would keep what the last burst of work has
 // needed for minutes, and garbage until there is as much of it as of the rest.
 func giveBack(ctx context.Context, log *slog.Logger) {
-	rest := func() {
-		debug.FreeOSMemory()
-		if err := forgetProgram(); err != nil {
+	forget := func(busy bool) {
+		if err := forgetProgram(busy); err != nil {
 			log.Debug("the program stays in memory", "error", err)
 		}
 	}
-	rest() // from the start
+	debug.FreeOSMemory() // from the start
+	forget(false)
 	var q quiet
+	moment := 0
 	for range clock.Every(ctx, quietFor) {
-		if q.due(readHeap()) {
-			rest()
+		moment++
+		switch {
+		case q.due(readHeap()):
+			debug.FreeOSMemory()
+			forget(false)
+		case q.moments == 0 && moment%forgetEvery == 0:
+			forget(true)
 		}
 	}
 }

@@ -17,8 +17,8 @@ import (
 // A program that was linked a moment ago is the exception. It lies in the page
 // cache in pieces of megabytes, which are mapped whole, so that it would be back
 // after a few calls, with 20 MB that nobody needs. It leaves the cache as well, once,
-// and comes back from the disk in small pieces.
-func forgetProgram() error {
+// and comes back from the disk in small pieces. A busy server does not wait for that.
+func forgetProgram(busy bool) error {
 	program, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return err
@@ -38,7 +38,7 @@ func forgetProgram() error {
 		size += m.end - m.start
 		resident += m.resident
 	}
-	whole := resident > size/4*3 || huge
+	whole := !busy && (resident > size/4*3 || huge)
 	if whole {
 		// What is not on disk yet would stay.
 		if err := unix.Fdatasync(int(program.Fd())); err != nil {

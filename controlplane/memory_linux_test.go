@@ -40,7 +40,7 @@ Anonymous:             0 kB
 
 // A program goes on without its pages.
 func TestForgetProgram(t *testing.T) {
-	if err := forgetProgram(); err != nil {
+	if err := forgetProgram(false); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat("/proc/self/exe"); err != nil {

@@ -3,4 +3,4 @@
 package controlplane
 
 // forgetProgram has nothing to do where the system maps only what is used.
-func forgetProgram() error { return nil }
+func forgetProgram(bool) error { return nil }

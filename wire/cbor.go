@@ -184,7 +184,7 @@ func (l *List) writeCBORItems(w *Writer) error {
 		return nil
 	}
 	w.Buf = appendCBORHead(w.Buf, cborArray, len(l.page.Records))
-	return l.writeItems(w, "", func(dst []byte, i int) ([]byte, error) {
+	return l.writeItems(w, "", func(dst []byte, i int, _ bool) ([]byte, error) {
 		return l.e.appendCBORItem(dst, l.ahead.Record(i))
 	})
 }

@@ -78,6 +78,7 @@ type section struct {
 	from, to int
 	chunk    *chunk // nil if it has to be encoded
 	keep     bool   // if it has to be, it is worth keeping, or there is room
+	changed  bool   // it takes the place of a chunk in which a record was another one
 }
 
 // ChunkCache keeps encoded chunks of lists, so that the next list of the same records is
@@ -151,6 +152,7 @@ func (cc *ChunkCache) split(records []*Record, format chunkFormat) (sections []s
 			sec.keep = true
 			c.used = now
 		} else {
+			sec.changed = c != nil
 			cc.noteSeen(key, some, now)
 			// One that is compressed has to be encoded as a whole anyhow, and is small.
 			sec.keep = format.gzip || cc.held+made <= maxChunkBytes

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"sync"
@@ -295,11 +296,11 @@ func (e *Encoder) appendMetadata(dst []byte, rec *Record) (_ []byte, err error) 
 	return append(dst, '}'), nil
 }
 
-// recordMetadata makes the metadata of a record in JSON, and keeps it if the JSON of the
-// whole object is kept, of which it is mostly a part.
+// recordMetadata makes the metadata of a record in JSON, and keeps it, unless it is made of
+// the JSON of the whole object and that is not kept.
 func (e *Encoder) recordMetadata(rec *Record) ([]byte, error) {
-	if rec.StoredSize() >= largeObject && !rec.hasEncoding(e.id(encodingJSON)) {
-		if meta, ok, err := e.metadataOfLarge(rec); err != nil || ok {
+	if !rec.hasEncoding(e.id(encodingJSON)) {
+		if meta, ok, err := e.metadataOfProto(rec); err != nil || ok {
 			return meta, err
 		}
 	}
@@ -330,36 +331,43 @@ func (e *Encoder) recordMetadata(rec *Record) ([]byte, error) {
 	return keep(e.id(encodingMetadata), func(*Record) ([]byte, error) { return meta, nil })
 }
 
-// largeObject is from how many stored bytes on the metadata of an object are made without
-// the JSON of all of it.
-const largeObject = 16 << 10
-
-// metadataOfLarge makes the metadata of a record in JSON out of stored protobuf. It is
-// false if they may be others in the version that is served.
-func (e *Encoder) metadataOfLarge(rec *Record) (_ []byte, ok bool, err error) {
+// metadataOfProto makes the metadata of a record in JSON out of stored protobuf, without the
+// rest of the object. It is false if they may be others in the version that is served.
+func (e *Encoder) metadataOfProto(rec *Record) (_ []byte, ok bool, err error) {
 	stored, err := rec.Stored()
 	if err != nil {
 		return nil, false, err
 	}
 	def, version := e.Served.Definition, e.Served.Version
 	raw, ok := storedProtoBody(def, version, stored)
-	if !ok || version != def.HubVersion() || len(def.FieldAnnotations) > 0 {
+	if !ok || version != def.HubVersion() {
 		return nil, false, nil
 	}
-	meta, ok := MetadataProto(raw)
-	if !ok {
-		return nil, false, nil
-	}
-	var m metav1.ObjectMeta
-	if err := m.Unmarshal(meta); err != nil {
-		return nil, false, err
-	}
+	var digits [20]byte
+	rv := digits[:0]
 	if rec.Revision != 0 {
-		m.ResourceVersion = RevisionString(rec.Revision)
+		rv = strconv.AppendInt(rv, rec.Revision, 10)
 	}
-	b, err := rec.Encoding(e.id(encodingMetadata), func(*Record) ([]byte, error) { return encodeJSON(&m, false) })
+	splice := newProtoSplice(raw, len(rv))
+	if splice.metadata == 0 {
+		return nil, false, nil
+	}
+	meta := scratch.Get().(*[]byte)
+	defer putScratch(meta)
+	*meta = splice.appendMetadata((*meta)[:0], raw, rv)
+	if e.hasFieldAnnotations(*meta) {
+		return nil, false, nil
+	}
+	buf := scratch.Get().(*[]byte)
+	defer putScratch(buf)
+	if *buf, ok = protojson.Append((*buf)[:0], objectMetaType, *meta); !ok {
+		return nil, false, nil
+	}
+	b, err := rec.Encoding(e.id(encodingMetadata), func(*Record) ([]byte, error) { return bytes.Clone(*buf), nil })
 	return b, true, err
 }
+
+var objectMetaType = reflect.TypeFor[metav1.ObjectMeta]()
 
 // PartialMetadata returns the metadata of an object that is in no record.
 func (e *Encoder) PartialMetadata(obj resource.Object) *metav1.PartialObjectMetadata {

@@ -202,13 +202,13 @@ func BenchmarkAppendObject(b *testing.B) {
 	}
 }
 
-// TestMetadataOfLargeObjects: the metadata of a large object are those in the JSON of all
-// of it, though that is not made.
-func TestMetadataOfLargeObjects(t *testing.T) {
+// TestMetadataOfProto: the metadata of an object are those in the JSON of all of it, though
+// that is not made.
+func TestMetadataOfProto(t *testing.T) {
 	def := podDefinition()
 	served := &resource.Served{Definition: &def, Version: def.HubVersion()}
 	pod := testPod(t)
-	pod.Annotations = map[string]string{"odd": "<&>\u2028\xff\x00\"", "large": strings.Repeat("x", largeObject)}
+	pod.Annotations = map[string]string{"odd": "<&>\u2028\xff\x00\"", "large": strings.Repeat("x", 16<<10)}
 	pod.Labels = map[string]string{"b": "1", "a": ""}
 	stored, err := EncodeStored(&def, pod)
 	if err != nil {
@@ -290,26 +290,12 @@ func TestJSONOfWrittenRecord(t *testing.T) {
 	}
 }
 
-// BenchmarkFirstJSON is the JSON of a record that nobody has asked for yet, in a list: of
-// one that was written, whose protobuf is used, and of one that was read, which is decoded.
 // TestPassingList: what a list encodes is kept for others when it was asked for before, unless
 // the list is so long that nothing else would have room.
 func TestPassingList(t *testing.T) {
 	s := pods(t)
 	e, rec := &Encoder{Served: s}, writtenRecord(t, s, 77)
-	list := func(items int) {
-		page := &Page{Records: slices.Repeat([]*Record{rec}, items), Revision: 77}
-		l, err := e.PrepareList(page, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Release()
-		w := NewWriter(io.Discard)
-		defer w.Free()
-		if err := l.WriteTo(w); err != nil {
-			t.Fatal(err)
-		}
-	}
+	list := func(items int) { writeList(t, e, slices.Repeat([]*Record{rec}, items)) }
 	for range 3 {
 		list(passingList/rec.StoredSize() + 1)
 	}
@@ -325,6 +311,60 @@ func TestPassingList(t *testing.T) {
 	}
 }
 
+// writeList writes a list of records, and throws it away.
+func writeList(tb testing.TB, e *Encoder, records []*Record) {
+	tb.Helper()
+	l, err := e.PrepareList(&Page{Records: records, Revision: 77}, false)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer l.Release()
+	w := NewWriter(io.Discard)
+	defer w.Free()
+	if err := l.WriteTo(w); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+// TestChunksAreNotKeptTwice: what is in a chunk is not kept with its records as well, unless
+// the chunk changes again and again.
+func TestChunksAreNotKeptTwice(t *testing.T) {
+	s := pods(t)
+	e := &Encoder{Served: s, Chunks: &ChunkCache{}}
+	records := make([]*Record, LongList)
+	for i := range records {
+		records[i] = writtenRecord(t, s, 77)
+	}
+	kept := func() (n int) {
+		for _, rec := range records {
+			if rec.hasEncoding(e.id(encodingJSON)) {
+				n++
+			}
+		}
+		return n
+	}
+	for range 3 {
+		writeList(t, e, records)
+		if e.Chunks.Len() == 0 {
+			t.Fatal("the list is in no chunks")
+		}
+		e.Chunks.Clear()
+	}
+	if n := kept(); n != 0 {
+		t.Errorf("%d records of a list that does not change have their JSON in chunks and with them", n)
+	}
+	writeList(t, e, records)
+	for range 3 {
+		records[1] = writtenRecord(t, s, 78)
+		writeList(t, e, records)
+	}
+	if n := kept(); n == 0 {
+		t.Error("all records of a chunk are encoded again whenever one of them has changed")
+	}
+}
+
+// BenchmarkFirstJSON is the JSON of a record that nobody has asked for yet, in a list: of
+// one that was written, whose protobuf is used, and of one that was read, which is decoded.
 func BenchmarkFirstJSON(b *testing.B) {
 	s := pods(b)
 	defaulted := *s.Version

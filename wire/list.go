@@ -326,12 +326,12 @@ func (l *List) writeJSON(w *Writer) error {
 
 func (l *List) writeJSONItems(w *Writer) error {
 	if l.e.Format.Shape == ShapeMetadata {
-		return l.writeItems(w, ",", func(dst []byte, i int) ([]byte, error) {
+		return l.writeItems(w, ",", func(dst []byte, i int, _ bool) ([]byte, error) {
 			return l.e.appendMetadata(dst, l.ahead.Record(i))
 		})
 	}
-	return l.writeItems(w, ",", func(dst []byte, i int) ([]byte, error) {
-		return l.e.appendJSON(dst, l.ahead.Record(i), true, !l.passing)
+	return l.writeItems(w, ",", func(dst []byte, i int, keep bool) ([]byte, error) {
+		return l.e.appendJSON(dst, l.ahead.Record(i), true, keep)
 	})
 }
 
@@ -372,7 +372,7 @@ func (l *List) measure() (err error) {
 func (l *List) writeProto(w *Writer) error {
 	kind, apiVersion := l.kind()
 	w.Buf = appendField(appendEnvelopeHead(w.Buf, apiVersion, kind, l.size), listMetaField, l.meta)
-	err := l.writeItems(w, "", func(dst []byte, i int) ([]byte, error) {
+	err := l.writeItems(w, "", func(dst []byte, i int, _ bool) ([]byte, error) {
 		it, err := l.e.protoItem(l.ahead.Record(i))
 		if err != nil {
 			return nil, err
@@ -386,8 +386,9 @@ func (l *List) writeProto(w *Writer) error {
 }
 
 // writeItems writes the items, from chunks where there are some. add appends one, by its
-// index; separator goes between two.
-func (l *List) writeItems(w *Writer, separator string, add func(dst []byte, i int) ([]byte, error)) error {
+// index, and may keep its encoding with the record if keep is set; separator goes between
+// two.
+func (l *List) writeItems(w *Writer, separator string, add func(dst []byte, i int, keep bool) ([]byte, error)) error {
 	for at, sec := range l.sections {
 		if sec.from > 0 {
 			w.Buf = append(w.Buf, separator...)
@@ -402,6 +403,9 @@ func (l *List) writeItems(w *Writer, separator string, add func(dst []byte, i in
 			w.Flush()
 			w.builder = l.e.Chunks.build(records, l.format)
 		}
+		// The same bytes are not kept twice, in a chunk and with their record, unless the chunk
+		// is likely to be made again.
+		keep := !l.passing && (w.builder == nil || sec.changed)
 		begin := len(w.Buf)
 		for i := sec.from; i < sec.to; i++ {
 			if i > sec.from {
@@ -411,7 +415,7 @@ func (l *List) writeItems(w *Writer, separator string, add func(dst []byte, i in
 			if err != nil {
 				return err
 			}
-			if w.Buf, err = add(w.Buf, i); err != nil {
+			if w.Buf, err = add(w.Buf, i, keep); err != nil {
 				return err
 			}
 			if !compress {
