@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unsafe"
 )
 
 var (
@@ -21,6 +22,22 @@ type operand struct {
 
 func (o operand) absent() bool { return !o.null && !o.v.IsValid() }
 func (o operand) set() bool    { return !o.null && o.v.IsValid() }
+
+// address returns where a value is, nil if that is not known.
+func (o operand) address() unsafe.Pointer {
+	if !o.v.IsValid() || !o.v.CanAddr() {
+		return nil
+	}
+	return o.v.Addr().UnsafePointer()
+}
+
+// isUnset reports whether the field is sure to be absent in a struct at an address.
+func (f *planField) isUnset(o operand, address unsafe.Pointer) bool {
+	if address == nil {
+		return !o.set()
+	}
+	return f.unset(address)
+}
 
 // presence marks a field that only one side has.
 func (w *walk) presence(l, r operand, f *frame) {
@@ -114,7 +131,11 @@ func (w *walk) leaf(p *plan, l, r operand, f *frame) {
 
 // diffFields compares structs. It returns false if neither has a field set.
 func (w *walk) diffFields(p *plan, l, r operand, f *frame) (found bool) {
+	la, ra := l.address(), r.address()
 	for _, field := range p.fields {
+		if field.isUnset(l, la) && field.isUnset(r, ra) {
+			continue
+		}
 		var lo, ro operand
 		if l.set() {
 			lo.v = field.get(l.v)

@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/structured-merge-diff/v6/value"
@@ -51,7 +52,62 @@ type planField struct {
 	index []int // of reflect; nil if the field is in an embedded pointer
 	rt    reflect.Type
 	omit  omission
+	zero  zeroTest
+	at    uintptr // where the zero test looks, from the beginning of the struct
 	plan  atomic.Pointer[plan]
+}
+
+// zeroTest is what says that a field is omitted, without reflection: most fields of most
+// objects are.
+type zeroTest uint8
+
+const (
+	zeroUnknown zeroTest = iota
+	zeroByte
+	zeroHalf // four bytes
+	zeroWord
+)
+
+// zeroTestOf returns the test for a field of a struct type, and where it looks.
+func zeroTestOf(rt reflect.Type, index []int, field reflect.Type, omit omission) (zeroTest, uintptr) {
+	if index == nil || omit == omitNever || omit == omitAsk {
+		return zeroUnknown, 0
+	}
+	at := rt.FieldByIndex(index[:1]).Offset
+	for i := range index[1:] {
+		rt = rt.Field(index[i]).Type
+		at += rt.Field(index[i+1]).Offset
+	}
+	const word = unsafe.Sizeof(uintptr(0))
+	switch field.Kind() {
+	case reflect.String, reflect.Slice:
+		return zeroWord, at + word // its length
+	case reflect.Pointer, reflect.Map:
+		return zeroWord, at
+	}
+	switch field.Size() {
+	case 1:
+		return zeroByte, at
+	case 4:
+		return zeroHalf, at
+	case word:
+		return zeroWord, at
+	}
+	return zeroUnknown, 0
+}
+
+// unset reports whether the field of a struct is sure to be omitted.
+func (f *planField) unset(object unsafe.Pointer) bool {
+	at := unsafe.Add(object, f.at)
+	switch f.zero {
+	case zeroByte:
+		return *(*uint8)(at) == 0
+	case zeroHalf:
+		return *(*uint32)(at) == 0
+	case zeroWord:
+		return *(*uintptr)(at) == 0
+	}
+	return false
 }
 
 // omission is the condition under which JSON omits a field.
@@ -204,6 +260,7 @@ func planFields(rt reflect.Type) map[string]*planField {
 		if at.CanAddr() {
 			f.index = places[place{at.Addr().Pointer(), at.Type()}]
 		}
+		f.zero, f.at = zeroTestOf(rt, f.index, f.rt, f.omit)
 		out[name] = f
 	}
 	return out
