@@ -235,13 +235,7 @@ func (w *walk) diffMap(p *plan, l, r operand, f *frame) bool {
 		if child == nil {
 			continue
 		}
-		e := p.element()
-		if p.t.named(name) {
-			e = p.owner.get(p.rt.Elem(), p.t.field(name))
-		} else if p.t.elem() == nil {
-			e = nil
-		}
-		w.diff(e, lo, ro, child)
+		w.diff(p.entry(name), lo, ro, child)
 	}
 	return true
 }

@@ -19,7 +19,7 @@
 //
 // Only changed fields are looked at. A comparison walks both Go values at once, guided by
 // the schema (plan.go, walk.go, compare.go; loose.go for unstructured objects), and results in a
-// tree of changed fields (set.go). Entries whose fields did not change are kept as they
+// tree of changed fields (set.go); those of a new object are written at once (created.go). Entries whose fields did not change are kept as they
 // are. Encoded sets are decoded once and cached (cache.go): objects made from one template
 // have equal sets. What these paths cannot decide is left to the library
 // structured-merge-diff, whose result is the reference.
@@ -213,16 +213,25 @@ func (m *Manager) update(live, new resource.Object, entries []entry, manager str
 
 // track gives the fields that changed between two objects to a manager.
 func (m *Manager) track(live, new resource.Object, entries []entry, manager string, now time.Time) ([]entry, error) {
+	if manager == "" {
+		manager = unknownManager
+	}
+	who := owner{manager, metav1.ManagedFieldsOperationUpdate, m.version, m.opts.Subresource}
+	if live == nil && len(entries) == 0 {
+		switch set := m.createdSet(new); {
+		case set == nil:
+		case set.tree.empty():
+			return nil, nil
+		default:
+			return []entry{{owner: who, version: m.version, time: stamp(now), set: set}}, nil
+		}
+	}
 	c := &comparisons{m: m, live: live, new: new}
 	changes, err := c.in(m.version)
 	if err != nil {
 		return nil, err
 	}
 	taken := changes.members().minus(m.strip, member)
-	if manager == "" {
-		manager = unknownManager
-	}
-	who := owner{manager, metav1.ManagedFieldsOperationUpdate, m.version, m.opts.Subresource}
 	known, shared := false, false
 	out := entries[:0:len(entries)]
 	for _, e := range entries {

@@ -52,9 +52,11 @@ type planField struct {
 	index []int // of reflect; nil if the field is in an embedded pointer
 	rt    reflect.Type
 	omit  omission
-	zero  zeroTest
-	at    uintptr // where the zero test looks, from the beginning of the struct
-	plan  atomic.Pointer[plan]
+	// omitsZero says that JSON omits the zero value.
+	omitsZero bool
+	zero      zeroTest
+	at        uintptr // where the zero test looks, from the beginning of the struct
+	plan      atomic.Pointer[plan]
 }
 
 // zeroTest is what says that a field is omitted, without reflection: most fields of most
@@ -256,7 +258,7 @@ func planFields(rt reflect.Type) map[string]*planField {
 	out := make(map[string]*planField, len(entries))
 	for name, entry := range entries {
 		at := entry.GetFrom(probe)
-		f := &planField{FieldCacheEntry: entry, step: fieldStep(name), rt: at.Type(), omit: omissionOf(entry, at.Type())}
+		f := &planField{FieldCacheEntry: entry, step: fieldStep(name), rt: at.Type(), omit: omissionOf(entry, at.Type()), omitsZero: entry.CanOmit(reflect.Zero(at.Type()))}
 		if at.CanAddr() {
 			f.index = places[place{at.Addr().Pointer(), at.Type()}]
 		}
@@ -375,6 +377,17 @@ func (p *plan) element() *plan {
 	return e
 }
 
+// entry returns the plan of an entry of a map; nil if the schema has no type for it.
+func (p *plan) entry(name string) *plan {
+	switch {
+	case p.t.named(name):
+		return p.owner.get(p.rt.Elem(), p.t.field(name))
+	case p.t.elem() == nil:
+		return nil
+	}
+	return p.element()
+}
+
 // untyped returns the plan for the same Go type that only compares for equality.
 func (p *plan) untyped() *plan {
 	if p.t == nil {
@@ -388,7 +401,7 @@ func (p *plan) untyped() *plan {
 	return bare
 }
 
-var typeIntOrString = reflect.TypeFor[intstr.IntOrString]()
+var typeIntOrString, typeIntOrStringPointer = reflect.TypeFor[intstr.IntOrString](), reflect.TypeFor[*intstr.IntOrString]()
 
 // unstructured returns a value in its JSON form.
 func (p *plan) unstructured(v reflect.Value) (any, error) {
