@@ -47,7 +47,7 @@ func (s *sparse) observe(value float64) {
 	}
 	// Infinite values count as the largest.
 	index := widen(int32(math.Ceil(math.Log2(min(size, math.MaxFloat64))*(1<<finestSchema))), s.merges)
-	at, found := slices.BinarySearchFunc(*buckets, index, func(b sparseBucket, index int32) int { return int(b.index) - int(index) })
+	at, found := findBucket(*buckets, index)
 	if !found {
 		*buckets = slices.Insert(*buckets, at, sparseBucket{index: index})
 	}
@@ -56,6 +56,28 @@ func (s *sparse) observe(value float64) {
 		s.merges++
 		s.positive, s.negative = merge(s.positive), merge(s.negative)
 	}
+}
+
+// findBucket returns the place of a bucket among others, and whether it is there.
+func findBucket(buckets []sparseBucket, index int32) (at int, found bool) {
+	if len(buckets) == 0 {
+		return 0, false
+	}
+	// Most values are near each other, and few of the buckets between them are missing: each
+	// of those is a step back.
+	if at := int(index) - int(buckets[0].index); at >= 0 {
+		at = min(at, len(buckets)-1)
+		for range 8 {
+			if buckets[at].index == index {
+				return at, true
+			}
+			if at == 0 || buckets[at].index < index {
+				break
+			}
+			at--
+		}
+	}
+	return slices.BinarySearchFunc(buckets, index, func(b sparseBucket, index int32) int { return int(b.index) - int(index) })
 }
 
 // widen returns the index of a bucket after merges.

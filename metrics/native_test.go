@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 
@@ -111,5 +112,25 @@ func BenchmarkObserve(b *testing.B) {
 				}
 			})
 		})
+	}
+}
+
+// TestFindBucket: a bucket is found wherever it is, and its place if it is missing.
+func TestFindBucket(t *testing.T) {
+	for _, gap := range []int32{1, 2, 30} {
+		var buckets []sparseBucket
+		for i := range int32(40) {
+			buckets = append(buckets, sparseBucket{index: i*gap - 20})
+		}
+		for index := int32(-25); index < 40*gap; index++ {
+			at, found := findBucket(buckets, index)
+			wantAt, want := slices.BinarySearchFunc(buckets, index, func(b sparseBucket, index int32) int { return int(b.index) - int(index) })
+			if at != wantAt || found != want {
+				t.Fatalf("gap %d, index %d: got %d %v, want %d %v", gap, index, at, found, wantAt, want)
+			}
+		}
+	}
+	if at, found := findBucket(nil, 3); at != 0 || found {
+		t.Errorf("among none: got %d %v", at, found)
 	}
 }

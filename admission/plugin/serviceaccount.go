@@ -123,14 +123,14 @@ func (s *serviceAccount) Validate(ctx context.Context, a *admission.Attributes) 
 // account reads a service account.
 func (s *serviceAccount) account(ctx context.Context, a *admission.Attributes, name string) (*corev1.ServiceAccount, error) {
 	account, err := newest[*corev1.ServiceAccount](ctx, s.objects, "", "serviceaccounts", a.Namespace, name)
-	if apierrors.IsNotFound(err) && name == defaultAccount {
+	if name == defaultAccount && err != nil && apierrors.IsNotFound(err) {
 		if s.make {
 			account, err = s.makeDefault(ctx, a)
 		} else {
 			account, err = s.await(ctx, a.Namespace)
 		}
 	}
-	if apierrors.IsNotFound(err) {
+	if err != nil && apierrors.IsNotFound(err) {
 		err = apierrors.NewNotFound(schema.GroupResource{Resource: "serviceaccount"}, name)
 		if wrong := content.IsPathSegmentName(name); len(wrong) > 0 {
 			err = fmt.Errorf("invalid resource name %q: %v", name, wrong)

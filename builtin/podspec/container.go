@@ -246,7 +246,7 @@ func checkPorts(e *rules.Errors, ports []corev1.ContainerPort, p *field.Path) {
 	for i := range ports {
 		port, pp := &ports[i], p.Index(i)
 		if port.Name != "" {
-			if messages := validation.IsValidPortName(port.Name); len(messages) > 0 {
+			if messages := rules.CheckPortName(port.Name); len(messages) > 0 {
 				e.InvalidEach(pp.Child("name"), port.Name, messages)
 			} else if names.Has(port.Name) {
 				e.Duplicate(pp.Child("name"), port.Name)

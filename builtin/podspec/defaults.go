@@ -131,6 +131,9 @@ var imageGrammar = sync.OnceValue(func() *regexp.Regexp {
 // isLatest reports whether an image reference is valid and means the tag latest:
 // it has that tag, or neither a tag nor a digest.
 func isLatest(image string) bool {
+	if _, tag, ok := strings.Cut(image[strings.LastIndexByte(image, '/')+1:], ":"); ok && tag != "latest" && !strings.Contains(image, "@") {
+		return false // also if it is not valid
+	}
 	if len(image) == 64 && strings.Trim(image, "abcdef0123456789") == "" {
 		return false // an identifier, not a name
 	}

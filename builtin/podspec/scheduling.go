@@ -263,7 +263,7 @@ func CheckTolerations(e *rules.Errors, tolerations []corev1.Toleration, p *field
 		t, tp := &tolerations[i], p.Index(i)
 		op := tp.Child("operator")
 		if t.Key != "" {
-			e.Add(metavalidation.ValidateLabelName(t.Key, tp.Child("key"))...)
+			e.LabelKey(tp.Child("key"), t.Key)
 		} else if t.Operator != corev1.TolerationOpExists {
 			e.Invalid(op, t.Operator, "operator must be Exists when `key` is empty, which means \"match all values and all keys\"")
 		}

@@ -51,16 +51,6 @@ func (e *Errors) InvalidEach(p *field.Path, value any, messages []string) {
 	}
 }
 
-// DNSLabel reports a value that is not a DNS label.
-func (e *Errors) DNSLabel(p *field.Path, value string) {
-	e.InvalidEach(p, value, validation.IsDNS1123Label(value))
-}
-
-// DNSSubdomain reports a value that is not a DNS subdomain.
-func (e *Errors) DNSSubdomain(p *field.Path, value string) {
-	e.InvalidEach(p, value, validation.IsDNS1123Subdomain(value))
-}
-
 // NonNegative reports a number below zero.
 func (e *Errors) NonNegative(p *field.Path, value int64) {
 	if value < 0 {

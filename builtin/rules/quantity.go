@@ -73,9 +73,11 @@ func IsWholePages(name corev1.ResourceName, quantity resource.Quantity) bool {
 // CheckResourceName reports a name that no resource can have, and returns whether
 // the name is valid.
 func CheckResourceName(e *Errors, name corev1.ResourceName, p *field.Path) bool {
-	if messages := validation.IsQualifiedName(string(name)); len(messages) > 0 {
-		e.InvalidEach(p, name, messages)
-		return false
+	if !isPlainKey(string(name)) {
+		if messages := validation.IsQualifiedName(string(name)); len(messages) > 0 {
+			e.InvalidEach(p, name, messages)
+			return false
+		}
 	}
 	if !strings.Contains(string(name), "/") && !IsStandardResource(name) {
 		e.Invalid(p, name, "must be a standard resource type or fully qualified")
