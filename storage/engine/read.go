@@ -47,6 +47,9 @@ func (e *Engine) Get(ctx context.Context, key string) (storage.KeyValue, error) 
 		return storage.KeyValue{}, err
 	}
 	defer e.calls.leave()
+	if e.isAbsent(key) {
+		return storage.KeyValue{}, fmt.Errorf("%w: %s", storage.ErrNotFound, key)
+	}
 	it, revision, err := e.view(&pebble.IterOptions{LowerBound: []byte{spaceVersion}, UpperBound: []byte{spaceVersion + 1}}, 0)
 	if err != nil {
 		return storage.KeyValue{}, err
@@ -60,6 +63,17 @@ func (e *Engine) Get(ctx context.Context, key string) (storage.KeyValue, error) 
 		return storage.KeyValue{}, fmt.Errorf("%w: %s", storage.ErrNotFound, key)
 	}
 	return v.keyValue(key), nil
+}
+
+// isAbsent reports whether it is known without the disk that a key has no value: by the
+// recent events in memory, or by who has a copy of everything.
+func (e *Engine) isAbsent(key string) bool {
+	ev, since, recent := e.feed.lastEvent(key)
+	if recent {
+		return ev.Op == storage.Deleted
+	}
+	kv, ok := e.pushes.newest(key, since)
+	return ok && kv.ModRevision == 0
 }
 
 // Value implements storage.ValueReader.
