@@ -49,6 +49,7 @@ func compare(ctx context.Context, args []string, out, log io.Writer) error {
 	rounds := fs.Int("rounds", 6, "rounds; six are the least for intervals of 95% confidence")
 	starts := fs.Int("starts", 3, "how often each server is started on an empty folder")
 	scale := fs.Float64("scale", 1, "how many operations a slice has: 2 is twice as many")
+	least := fs.Bool("floor", false, "also measure the least that a server does for an operation, see the command floor")
 	only := fs.String("ops", "", "`regular expression` for the names of operations to measure (default all)")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -65,7 +66,7 @@ func compare(ctx context.Context, args []string, out, log io.Writer) error {
 		return err
 	}
 	defer remove()
-	result, err := runComparison(ctx, c.specs, dir, *rounds, *starts, *scale, pattern, log)
+	result, err := runComparison(ctx, c.specs, *least, dir, *rounds, *starts, *scale, pattern, log)
 	if err != nil {
 		return err
 	}
@@ -87,10 +88,11 @@ func compare(ctx context.Context, args []string, out, log io.Writer) error {
 
 // runComparison starts all servers and measures each operation in turn on each of them:
 // a slice on the first, a slice on the second, and so on, in the other order in the next
-// round. So what else goes on on the machine is in the figures of all.
-func runComparison(ctx context.Context, specs []servers.Spec, dir string, rounds, starts int, scale float64, only *regexp.Regexp, log io.Writer) (*comparison, error) {
+// round. So what else goes on on the machine is in the figures of all. With least, the
+// reference server is one of them, which does the work that is the least for an operation.
+func runComparison(ctx context.Context, specs []servers.Spec, least bool, dir string, rounds, starts int, scale float64, only *regexp.Regexp, log io.Writer) (*comparison, error) {
 	result := &comparison{Rounds: rounds, Footprints: make([]footprint, len(specs))}
-	targets := make([]*target, len(specs))
+	targets := make([]*target, len(specs), len(specs)+1)
 	defer func() {
 		for _, t := range targets {
 			if t != nil {
@@ -122,6 +124,14 @@ func runComparison(ctx context.Context, specs []servers.Spec, dir string, rounds
 			}
 		}
 	}
+	if least {
+		t, err := startFloor(ctx, dir)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, t)
+		result.Servers, result.Footprints = append(result.Servers, t.Name), append(result.Footprints, footprint{})
+	}
 	for _, o := range operations() {
 		if !only.MatchString(o.name) {
 			continue
@@ -144,7 +154,7 @@ func runComparison(ctx context.Context, specs []servers.Spec, dir string, rounds
 			return nil, err
 		}
 		result.Footprints[i].After, result.Footprints[i].Peak = t.Memory()
-		if specs[i].Kind == servers.Running {
+		if i < len(specs) && specs[i].Kind == servers.Running {
 			if err := cleanUp(ctx, t); err != nil {
 				return nil, fmt.Errorf("%s: %w", t.Name, err)
 			}
@@ -163,7 +173,7 @@ func measureInTurn(ctx context.Context, targets []*target, o operation, count, r
 		m.Errors = append(m.Errors, fmt.Sprintf("%s: %s: %v", o.name, targets[i].Name, err))
 	}
 	for i, t := range targets {
-		if o.prepare != nil {
+		if o.prepare != nil && !t.floor {
 			if err := o.prepare(ctx, t, count); err != nil {
 				fail(i, err)
 			}
@@ -175,10 +185,14 @@ func measureInTurn(ctx context.Context, targets []*target, o operation, count, r
 			if round%2 == 1 {
 				i = len(targets) - 1 - n
 			}
-			if failed[i] {
+			work := o.work
+			if targets[i].floor {
+				work = o.floorWork()
+			}
+			if failed[i] || work == nil {
 				continue
 			}
-			s, err := measure(ctx, targets[i], func(ctx context.Context, m *meter) error { return o.work(ctx, m, count) })
+			s, err := measure(ctx, targets[i], func(ctx context.Context, m *meter) error { return work(ctx, m, count) })
 			if ctx.Err() != nil {
 				return m, ctx.Err()
 			}

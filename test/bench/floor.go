@@ -30,15 +30,11 @@ func floor(ctx context.Context, args []string, out, log io.Writer) error {
 		return err
 	}
 	defer remove()
-	v, err := startReference(dir)
+	t, err := startFloor(ctx, dir)
 	if err != nil {
 		return err
 	}
-	defer v.Stop()
-	if err := v.WaitReady(ctx); err != nil {
-		return err
-	}
-	t := newTarget(v)
+	defer t.Stop()
 	fmt.Fprintln(out, "| the least that a server does | CPU-ms | p50, ms |\n|---|---:|---:|")
 	for _, name := range []string{writeQuiet, writeAlone, writeMany, readSmall, readLarge} {
 		w := referenceWork(name)
@@ -55,4 +51,20 @@ func floor(ctx context.Context, args []string, out, log io.Writer) error {
 		fmt.Fprintf(out, "| %s | %s | %s |\n", name, figures(quantile(costs, 0.5)), figures(quantile(times, 0.5)))
 	}
 	return nil
+}
+
+// startFloor starts the reference server as a target, which does the least for each operation.
+func startFloor(ctx context.Context, dir string) (*target, error) {
+	v, err := startReference(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := v.WaitReady(ctx); err != nil {
+		v.Stop()
+		return nil, err
+	}
+	v.Name = "floor"
+	t := newTarget(v)
+	t.floor = true
+	return t, nil
 }

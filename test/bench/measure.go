@@ -48,6 +48,7 @@ type target struct {
 	customs    []object
 	plurals    []string // of definitions beside the one that has the customs
 	pods       int
+	floor      bool // it does the least for each operation, see operation.floorWork
 }
 
 // object is a name and its newest resourceVersion.

@@ -42,6 +42,10 @@ func (c *comparison) markdown() string {
 	for _, m := range c.Operations {
 		var cells []string
 		for _, samples := range m.Samples {
+			if len(samples) == 0 && len(m.Errors) == 0 {
+				cells = append(cells, "–") // the floor does not have all operations
+				continue
+			}
 			cells = append(cells, cell(samples))
 		}
 		for i := range c.Servers[1:] {
