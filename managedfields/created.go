@@ -159,11 +159,16 @@ func (c *created) leaf(owned bool) bool {
 	return owned
 }
 
-// key begins what is below a key of the object that begins at start.
-func (c *created) key(s *step, start int) {
+// comma goes before a key of the object that begins at start, unless it is the first.
+func (c *created) comma(start int) {
 	if len(c.buf) > start+1 {
 		c.buf = append(c.buf, ',')
 	}
+}
+
+// key begins what is below a key of the object that begins at start.
+func (c *created) key(s *step, start int) {
+	c.comma(start)
 	c.buf = append(s.encode(c.buf), ':')
 }
 
@@ -175,6 +180,19 @@ func (c *created) child(s *step, start int, p *plan, was earlier, v reflect.Valu
 	}
 	before := len(c.buf)
 	if c.key(s, start); !c.value(p, was, v, below, alone) {
+		c.buf = c.buf[:before]
+	}
+}
+
+// field is child for a field of a struct.
+func (c *created) field(f *planField, start int, p *plan, was earlier, v reflect.Value, x exempt) {
+	below, ignored, alone := x.below(&f.step)
+	if ignored {
+		return
+	}
+	before := len(c.buf)
+	c.comma(start)
+	if c.buf = append(c.buf, f.key...); !c.value(p, was, v, below, alone) {
 		c.buf = c.buf[:before]
 	}
 }
@@ -191,7 +209,7 @@ func (c *created) fields(p *plan, was earlier, v reflect.Value, x exempt, start 
 		before := was.of(f)
 		if field := f.get(v); field.IsValid() {
 			found = true
-			c.child(&f.step, start, f.of(p), before, field, x)
+			c.field(f, start, f.of(p), before, field, x)
 		} else if before != wasAbsent {
 			found = true
 		}

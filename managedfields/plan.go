@@ -49,7 +49,8 @@ const (
 type planField struct {
 	*value.FieldCacheEntry
 	step  step
-	index []int // of reflect; nil if the field is in an embedded pointer
+	key   string // step as the key of a JSON object, and a colon
+	index []int  // of reflect; nil if the field is in an embedded pointer
 	rt    reflect.Type
 	omit  omission
 	// omitsZero says that JSON omits the zero value.
@@ -258,7 +259,8 @@ func planFields(rt reflect.Type) map[string]*planField {
 	out := make(map[string]*planField, len(entries))
 	for name, entry := range entries {
 		at := entry.GetFrom(probe)
-		f := &planField{FieldCacheEntry: entry, step: fieldStep(name), rt: at.Type(), omit: omissionOf(entry, at.Type()), omitsZero: entry.CanOmit(reflect.Zero(at.Type()))}
+		step := fieldStep(name)
+		f := &planField{FieldCacheEntry: entry, step: step, key: string(step.encode(nil)) + ":", rt: at.Type(), omit: omissionOf(entry, at.Type()), omitsZero: entry.CanOmit(reflect.Zero(at.Type()))}
 		if at.CanAddr() {
 			f.index = places[place{at.Addr().Pointer(), at.Type()}]
 		}

@@ -3,8 +3,11 @@ package protojson
 import (
 	"bytes"
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
+
+	"k8s.io/apimachinery/pkg/api/resource"
 )
 
 // fieldSet is one as ownership writes it.
@@ -42,6 +45,32 @@ func BenchmarkIsFieldSet(b *testing.B) {
 	for b.Loop() {
 		if !isFieldSet(text) {
 			b.Fatal("it is one")
+		}
+	}
+}
+
+// TestIsPlainQuantity: what is taken for the canonical form of a quantity is that.
+func TestIsPlainQuantity(t *testing.T) {
+	plain := 0
+	for n := range 2100 {
+		for _, suffix := range []string{"", "m", "k", "M", "G", "T", "P", "Ki", "Mi", "Gi", "Ti", "u", "n", "e3", "x", ".5"} {
+			text := strconv.Itoa(n*n/7) + suffix
+			if !isPlainQuantity([]byte(text)) {
+				continue
+			}
+			plain++
+			q, err := resource.ParseQuantity(text)
+			if err != nil || q.String() != text {
+				t.Errorf("%s is taken for canonical: got %s and %v", text, q.String(), err)
+			}
+		}
+	}
+	if plain < 10_000 {
+		t.Errorf("only %d quantities were taken for canonical", plain)
+	}
+	for _, text := range []string{"", "0m", "01", "-1", "+1", "1 ", "9999999999"} {
+		if isPlainQuantity([]byte(text)) {
+			t.Errorf("%q is taken for canonical", text)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"unsafe"
 
 	"github.com/apikeel/kelson/internal/jsonvalue"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
@@ -104,6 +105,8 @@ func (c *compiler) compile(t reflect.Type) writeFunc {
 		return appendIntOrString
 	case reflect.TypeFor[metav1.FieldsV1]():
 		return appendFields
+	case reflect.TypeFor[resource.Quantity]():
+		return appendQuantity
 	}
 	isMessage := reflect.PointerTo(t).Implements(decodable)
 	switch {
@@ -158,6 +161,7 @@ type field struct {
 	absent                       string // what is written if there is none; a message has to be written
 	isMessage                    bool
 	ofBytes                      bool // a map whose values are bytes
+	isOptional                   bool // nothing is written if there is none
 }
 
 // message is the fields of a struct in the order of its JSON.
@@ -283,6 +287,7 @@ func (c *compiler) kind(out *field, f reflect.StructField, name string) {
 	if out.omitZero && t != reflect.TypeFor[metav1.Time]() {
 		c.unknown = true
 	}
+	out.isOptional = out.how != inline && !out.isMessage && out.omitEmpty
 }
 
 // span is where the values of a field are in a message.
@@ -313,6 +318,9 @@ func (m *message) write(st *stack, dst, b []byte) ([]byte, bool) {
 	for i := range m.fields {
 		var ok bool
 		s := spans[m.fields[i].slot]
+		if s.n == 0 && m.fields[i].isOptional {
+			continue
+		}
 		if dst, ok = m.fields[i].append(st, dst, b[s.from:s.to], int(s.n)); !ok {
 			return dst, false
 		}
@@ -334,9 +342,9 @@ func (f *field) append(st *stack, dst, b []byte, n int) (_ []byte, ok bool) {
 			}
 		}
 		return f.below.write(st, dst, v.bytes)
-	case n == 0 && f.isMessage: // as if it were there, without fields
-	case n == 0 && f.omitEmpty:
+	case f.isOptional && n == 0:
 		return dst, true
+	case n == 0 && f.isMessage: // as if it were there, without fields
 	case n == 0:
 		return append(append(append(dst, f.key...), f.absent...), ','), true
 	case f.how == repeated:
@@ -581,6 +589,39 @@ func fieldKey(b []byte) int {
 		}
 	}
 	return 0
+}
+
+// appendQuantity appends a quantity, which is nearly always stored as it is written.
+func appendQuantity(st *stack, dst []byte, v value) ([]byte, bool) {
+	number, raw, size, ok := next(v.bytes)
+	if !ok || v.wire != wireBytes || number != 1 || raw.wire != wireBytes || size != len(v.bytes) || !isPlainQuantity(raw.bytes) {
+		return throughObject(reflect.TypeFor[resource.Quantity]())(st, dst, v)
+	}
+	dst = append(dst, '"')
+	dst = append(dst, raw.bytes...)
+	return append(dst, '"'), true
+}
+
+// isPlainQuantity reports whether bytes are a quantity in its canonical form. It may say no
+// although they are.
+func isPlainQuantity(b []byte) bool {
+	digits, n := 0, int64(0)
+	for digits < len(b) && '0' <= b[digits] && b[digits] <= '9' {
+		if n = n*10 + int64(b[digits]-'0'); n > 1e6 {
+			return false
+		}
+		digits++
+	}
+	if digits == 0 || b[0] == '0' {
+		return string(b) == "0"
+	}
+	switch string(b[digits:]) {
+	case "", "m", "k", "M", "G", "T":
+		return n%1000 != 0
+	case "Ki", "Mi", "Gi", "Ti":
+		return n%1024 != 0
+	}
+	return false
 }
 
 // throughObject decodes a value that has its own methods, and encodes it.
