@@ -76,8 +76,8 @@ func (p alwaysPull) Validate(_ context.Context, a *admission.Attributes) error {
 		}
 	}
 	spec := field.NewPath("spec")
-	podspec.EachContainer(&pod.Spec, spec, func(c *corev1.Container, p *field.Path) {
-		check(c.ImagePullPolicy, p.Child("imagePullPolicy"))
+	podspec.EachContainer(&pod.Spec, spec, func(c *corev1.Container, at podspec.Place) {
+		check(c.ImagePullPolicy, at.Path().Child("imagePullPolicy"))
 	})
 	for i := range pod.Spec.Volumes {
 		if image := pod.Spec.Volumes[i].Image; image != nil {

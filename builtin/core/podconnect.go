@@ -163,7 +163,9 @@ func (k kubelets) locatePod(ctx context.Context, target resource.Target, pod *co
 // chooseContainer returns the container of a name, or the only one if the name is empty.
 func chooseContainer(pod *corev1.Pod, name string) (string, error) {
 	var names []string
-	podspec.EachContainer(&pod.Spec, nil, func(c *corev1.Container, _ *field.Path) { names = append(names, c.Name) })
+	for c := range podspec.Containers(&pod.Spec) {
+		names = append(names, c.Name)
+	}
 	switch {
 	case name != "":
 		for _, n := range names {

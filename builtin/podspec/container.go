@@ -36,11 +36,20 @@ func Containers(spec *corev1.PodSpec) iter.Seq[*corev1.Container] {
 	}
 }
 
-// EachContainer calls f for every container of a pod spec with the field path of
-// the container; p is the path of the spec.
-func EachContainer(spec *corev1.PodSpec, p *field.Path, f func(c *corev1.Container, p *field.Path)) {
+// Place is where a container is in a pod spec.
+type Place struct {
+	spec *field.Path
+	list string
+	i    int
+}
+
+// Path makes the field path of the container. Most containers are right, and need none.
+func (p Place) Path() *field.Path { return p.spec.Child(p.list).Index(p.i) }
+
+// EachContainer calls f for every container of a pod spec, whose path is p.
+func EachContainer(spec *corev1.PodSpec, p *field.Path, f func(c *corev1.Container, at Place)) {
 	walkContainers(spec, func(c *corev1.Container, list string, i int) bool {
-		f(c, p.Child(list).Index(i))
+		f(c, Place{p, list, i})
 		return true
 	})
 }

@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
 
 	"github.com/apikeel/kelson/builtin/rules"
@@ -166,11 +165,11 @@ func validDigest(digest string) bool {
 // DefaultProbeProtocols sets HTTP1 as the protocol of HTTP probes and hooks that
 // name none.
 func DefaultProbeProtocols(spec *corev1.PodSpec) {
-	EachContainer(spec, nil, func(c *corev1.Container, _ *field.Path) {
+	for c := range Containers(spec) {
 		for _, get := range httpGets(c) {
 			if get.Protocol == nil {
 				get.Protocol = new(corev1.HTTPProtocolHTTP1)
 			}
 		}
-	})
+	}
 }

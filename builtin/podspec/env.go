@@ -196,13 +196,13 @@ func checkResourceFieldRef(e *rules.Errors, r *corev1.ResourceFieldSelector, vol
 // checkFileKeyVolumes reports environment variables that are read from a file in
 // a volume other than an emptyDir of the pod.
 func checkFileKeyVolumes(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
-	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+	EachContainer(spec, p, func(c *corev1.Container, at Place) {
 		for i := range c.Env {
 			if c.Env[i].ValueFrom == nil || c.Env[i].ValueFrom.FileKeyRef == nil {
 				continue
 			}
 			name := c.Env[i].ValueFrom.FileKeyRef.VolumeName
-			np := cp.Child("env").Index(i).Child("valueFrom", "fileKeyRef", "volumeName")
+			np := at.Path().Child("env").Index(i).Child("valueFrom", "fileKeyRef", "volumeName")
 			// The last volume of a name counts; duplicates are reported anyway.
 			var volume *corev1.Volume
 			for j := range spec.Volumes {

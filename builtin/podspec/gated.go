@@ -5,14 +5,12 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/features"
 )
 
-// walk calls visit for each place in which an object can use a feature: used
-// says whether it does, and clear removes it.
-type walk[T any] func(at *T, visit func(used bool, clear func()))
+// walk calls visit for each place in which an object uses a feature; clear removes it.
+type walk[T any] func(at *T, visit func(clear func()))
 
 // gated is a feature with its gate and the fields that it adds.
 type gated[T any] struct {
@@ -26,148 +24,195 @@ const deviceAllocation = "DynamicResourceAllocation"
 // gatedSpec and gatedStatus are the features of pod specs and pod statuses that
 // have a feature gate.
 var gatedSpec = []gated[corev1.PodSpec]{
-	{"ClusterTrustBundleProjection", func(s *corev1.PodSpec, visit func(bool, func())) {
+	{"ClusterTrustBundleProjection", func(s *corev1.PodSpec, visit func(clear func())) {
 		eachProjection(s, func(p *corev1.VolumeProjection) {
-			visit(p.ClusterTrustBundle != nil, func() { p.ClusterTrustBundle = nil })
+			if p.ClusterTrustBundle != nil {
+				visit(func() { p.ClusterTrustBundle = nil })
+			}
 		})
 	}},
-	{"PodCertificateRequest", func(s *corev1.PodSpec, visit func(bool, func())) {
+	{"PodCertificateRequest", func(s *corev1.PodSpec, visit func(clear func())) {
 		eachProjection(s, func(p *corev1.VolumeProjection) {
-			visit(p.PodCertificate != nil, func() { p.PodCertificate = nil })
+			if p.PodCertificate != nil {
+				visit(func() { p.PodCertificate = nil })
+			}
 		})
 	}},
-	{"GenericWorkload", func(s *corev1.PodSpec, visit func(bool, func())) {
-		visit(s.SchedulingGroup != nil, func() { s.SchedulingGroup = nil })
+	{"GenericWorkload", func(s *corev1.PodSpec, visit func(clear func())) {
+		if s.SchedulingGroup != nil {
+			visit(func() { s.SchedulingGroup = nil })
+		}
 	}},
-	{"EvictionRequestAPI", func(s *corev1.PodSpec, visit func(bool, func())) {
-		visit(s.EvictionResponders != nil, func() { s.EvictionResponders = nil })
+	{"EvictionRequestAPI", func(s *corev1.PodSpec, visit func(clear func())) {
+		if s.EvictionResponders != nil {
+			visit(func() { s.EvictionResponders = nil })
+		}
 	}},
-	{"EmptyDirVolumeMode", func(s *corev1.PodSpec, visit func(bool, func())) {
+	{"EmptyDirVolumeMode", func(s *corev1.PodSpec, visit func(clear func())) {
 		for i := range s.Volumes {
 			if d := s.Volumes[i].EmptyDir; d != nil {
-				visit(d.Mode != nil, func() { d.Mode = nil })
+				if d.Mode != nil {
+					visit(func() { d.Mode = nil })
+				}
 			}
 		}
 	}},
 	{"AtomicWriteVolumeUserFields", volumeUsers},
-	{"VolumeBindMountOptions", func(s *corev1.PodSpec, visit func(bool, func())) {
-		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+	{"VolumeBindMountOptions", func(s *corev1.PodSpec, visit func(clear func())) {
+		for c := range Containers(s) {
 			for i := range c.VolumeMounts {
 				m := &c.VolumeMounts[i]
-				visit(m.BindMountOptions != nil, func() { m.BindMountOptions = nil })
-			}
-		})
-	}},
-	{"GRPCContainerProbeTLS", func(s *corev1.PodSpec, visit func(bool, func())) {
-		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
-			for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
-				if p != nil && p.GRPC != nil {
-					visit(p.GRPC.Mode != nil, func() { p.GRPC.Mode = nil })
+				if m.BindMountOptions != nil {
+					visit(func() { m.BindMountOptions = nil })
 				}
 			}
-		})
+		}
 	}},
-	{"ContainerStopSignals", func(s *corev1.PodSpec, visit func(bool, func())) {
-		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
-			if c.Lifecycle == nil {
-				return
+	{"GRPCContainerProbeTLS", func(s *corev1.PodSpec, visit func(clear func())) {
+		for c := range Containers(s) {
+			for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe, c.StartupProbe} {
+				if p != nil && p.GRPC != nil {
+					if p.GRPC.Mode != nil {
+						visit(func() { p.GRPC.Mode = nil })
+					}
+				}
 			}
-			visit(c.Lifecycle.StopSignal != nil, func() {
+		}
+	}},
+	{"ContainerStopSignals", func(s *corev1.PodSpec, visit func(clear func())) {
+		for c := range Containers(s) {
+			if c.Lifecycle == nil || c.Lifecycle.StopSignal == nil {
+				continue
+			}
+			visit(func() {
 				c.Lifecycle.StopSignal = nil
 				if *c.Lifecycle == (corev1.Lifecycle{}) {
 					c.Lifecycle = nil
 				}
 			})
-		})
+		}
 	}},
-	{"H2CContainerProbe", func(s *corev1.PodSpec, visit func(bool, func())) {
-		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+	{"H2CContainerProbe", func(s *corev1.PodSpec, visit func(clear func())) {
+		for c := range Containers(s) {
 			for _, a := range httpGets(c) {
-				visit(a.Protocol != nil, func() { a.Protocol = nil })
+				if a.Protocol != nil {
+					visit(func() { a.Protocol = nil })
+				}
 			}
-		})
-	}},
-	{"UserNamespacesSupport", func(s *corev1.PodSpec, visit func(bool, func())) {
-		visit(s.HostUsers != nil, func() { s.HostUsers = nil })
-	}},
-	{"SupplementalGroupsPolicy", func(s *corev1.PodSpec, visit func(bool, func())) {
-		if c := s.SecurityContext; c != nil {
-			visit(c.SupplementalGroupsPolicy != nil, func() { c.SupplementalGroupsPolicy = nil })
 		}
 	}},
-	{"SELinuxChangePolicy", func(s *corev1.PodSpec, visit func(bool, func())) {
-		if c := s.SecurityContext; c != nil {
-			visit(c.SELinuxChangePolicy != nil, func() { c.SELinuxChangePolicy = nil })
+	{"UserNamespacesSupport", func(s *corev1.PodSpec, visit func(clear func())) {
+		if s.HostUsers != nil {
+			visit(func() { s.HostUsers = nil })
 		}
 	}},
-	{"ProcMountType", func(s *corev1.PodSpec, visit func(bool, func())) {
-		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+	{"SupplementalGroupsPolicy", func(s *corev1.PodSpec, visit func(clear func())) {
+		if c := s.SecurityContext; c != nil {
+			if c.SupplementalGroupsPolicy != nil {
+				visit(func() { c.SupplementalGroupsPolicy = nil })
+			}
+		}
+	}},
+	{"SELinuxChangePolicy", func(s *corev1.PodSpec, visit func(clear func())) {
+		if c := s.SecurityContext; c != nil {
+			if c.SELinuxChangePolicy != nil {
+				visit(func() { c.SELinuxChangePolicy = nil })
+			}
+		}
+	}},
+	{"ProcMountType", func(s *corev1.PodSpec, visit func(clear func())) {
+		for c := range Containers(s) {
 			if sc := c.SecurityContext; sc != nil && sc.ProcMount != nil {
-				visit(*sc.ProcMount != corev1.DefaultProcMount, func() { sc.ProcMount = new(corev1.DefaultProcMount) })
+				if *sc.ProcMount != corev1.DefaultProcMount {
+					visit(func() { sc.ProcMount = new(corev1.DefaultProcMount) })
+				}
 			}
-		})
+		}
 	}},
-	{"PodLevelResources", func(s *corev1.PodSpec, visit func(bool, func())) {
-		visit(s.Resources != nil, func() { s.Resources = nil })
+	{"PodLevelResources", func(s *corev1.PodSpec, visit func(clear func())) {
+		if s.Resources != nil {
+			visit(func() { s.Resources = nil })
+		}
 	}},
-	{"MatchLabelKeysInPodTopologySpread", func(s *corev1.PodSpec, visit func(bool, func())) {
+	{"MatchLabelKeysInPodTopologySpread", func(s *corev1.PodSpec, visit func(clear func())) {
 		for i := range s.TopologySpreadConstraints {
 			c := &s.TopologySpreadConstraints[i]
-			visit(len(c.MatchLabelKeys) > 0, func() { c.MatchLabelKeys = nil })
+			if len(c.MatchLabelKeys) > 0 {
+				visit(func() { c.MatchLabelKeys = nil })
+			}
 		}
 	}},
-	{"ContainerRestartRules", func(s *corev1.PodSpec, visit func(bool, func())) {
-		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
-			visit(len(c.RestartPolicyRules) > 0, func() { c.RestartPolicyRules = nil })
-		})
+	{"ContainerRestartRules", func(s *corev1.PodSpec, visit func(clear func())) {
+		for c := range Containers(s) {
+			if len(c.RestartPolicyRules) > 0 {
+				visit(func() { c.RestartPolicyRules = nil })
+			}
+		}
 		for i := range s.InitContainers {
 			c := &s.InitContainers[i]
-			visit(c.RestartPolicy != nil && !IsSidecar(c), func() { c.RestartPolicy = nil })
+			if c.RestartPolicy != nil && !IsSidecar(c) {
+				visit(func() { c.RestartPolicy = nil })
+			}
 		}
 		for i := range s.Containers {
 			c := &s.Containers[i]
-			visit(c.RestartPolicy != nil, func() { c.RestartPolicy = nil })
+			if c.RestartPolicy != nil {
+				visit(func() { c.RestartPolicy = nil })
+			}
 		}
 		for i := range s.EphemeralContainers {
 			c := &s.EphemeralContainers[i]
-			visit(c.RestartPolicy != nil, func() { c.RestartPolicy = nil })
+			if c.RestartPolicy != nil {
+				visit(func() { c.RestartPolicy = nil })
+			}
 		}
 	}},
-	{"HostnameOverride", func(s *corev1.PodSpec, visit func(bool, func())) {
-		visit(s.HostnameOverride != nil, func() { s.HostnameOverride = nil })
+	{"HostnameOverride", func(s *corev1.PodSpec, visit func(clear func())) {
+		if s.HostnameOverride != nil {
+			visit(func() { s.HostnameOverride = nil })
+		}
 	}},
-	{"EnvFiles", func(s *corev1.PodSpec, visit func(bool, func())) {
-		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+	{"EnvFiles", func(s *corev1.PodSpec, visit func(clear func())) {
+		for c := range Containers(s) {
 			for i := range c.Env {
 				if from := c.Env[i].ValueFrom; from != nil {
-					visit(from.FileKeyRef != nil, func() { from.FileKeyRef = nil })
+					if from.FileKeyRef != nil {
+						visit(func() { from.FileKeyRef = nil })
+					}
 				}
 			}
-		})
+		}
 	}},
 	{"ImageVolume", imageVolumes},
-	{deviceAllocation, func(s *corev1.PodSpec, visit func(bool, func())) {
-		visit(s.ResourceClaims != nil, func() { s.ResourceClaims = nil })
-		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
-			visit(c.Resources.Claims != nil, func() { c.Resources.Claims = nil })
-		})
+	{deviceAllocation, func(s *corev1.PodSpec, visit func(clear func())) {
+		if s.ResourceClaims != nil {
+			visit(func() { s.ResourceClaims = nil })
+		}
+		for c := range Containers(s) {
+			if c.Resources.Claims != nil {
+				visit(func() { c.Resources.Claims = nil })
+			}
+		}
 	}},
 }
 
 // imageVolumes is the walk of volumes with the content of an image. They are removed with
 // their mounts.
-func imageVolumes(s *corev1.PodSpec, visit func(bool, func())) {
+func imageVolumes(s *corev1.PodSpec, visit func(clear func())) {
 	isImage := func(v corev1.Volume) bool { return v.Image != nil }
-	visit(slices.ContainsFunc(s.Volumes, isImage), func() {
+	if !slices.ContainsFunc(s.Volumes, isImage) {
+		return
+	}
+	visit(func() {
 		images := map[string]bool{}
 		for _, v := range s.Volumes {
 			images[v.Name] = images[v.Name] || isImage(v)
 		}
-		EachContainer(s, nil, func(c *corev1.Container, _ *field.Path) {
+		for c := range Containers(s) {
 			c.VolumeMounts = slices.DeleteFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
 				return images[m.Name]
 			})
-		})
+		}
 		s.Volumes = slices.DeleteFunc(s.Volumes, isImage)
 	})
 }
@@ -183,38 +228,52 @@ func eachProjection(s *corev1.PodSpec, f func(p *corev1.VolumeProjection)) {
 }
 
 var gatedStatus = []gated[corev1.PodStatus]{
-	{"InPlacePodLevelResourcesVerticalScaling", func(s *corev1.PodStatus, visit func(bool, func())) {
-		visit(s.Resources != nil || s.AllocatedResources != nil, func() { s.Resources, s.AllocatedResources = nil, nil })
+	{"InPlacePodLevelResourcesVerticalScaling", func(s *corev1.PodStatus, visit func(clear func())) {
+		if s.Resources != nil || s.AllocatedResources != nil {
+			visit(func() { s.Resources, s.AllocatedResources = nil, nil })
+		}
 	}},
-	{"DRAExtendedResource", func(s *corev1.PodStatus, visit func(bool, func())) {
-		visit(s.ExtendedResourceClaimStatus != nil, func() { s.ExtendedResourceClaimStatus = nil })
+	{"DRAExtendedResource", func(s *corev1.PodStatus, visit func(clear func())) {
+		if s.ExtendedResourceClaimStatus != nil {
+			visit(func() { s.ExtendedResourceClaimStatus = nil })
+		}
 	}},
-	{"ResourceHealthStatus", func(s *corev1.PodStatus, visit func(bool, func())) {
+	{"ResourceHealthStatus", func(s *corev1.PodStatus, visit func(clear func())) {
 		eachContainerStatus(s, func(c *corev1.ContainerStatus) {
-			visit(len(c.AllocatedResourcesStatus) > 0, func() { c.AllocatedResourcesStatus = nil })
+			if len(c.AllocatedResourcesStatus) > 0 {
+				visit(func() { c.AllocatedResourcesStatus = nil })
+			}
 		})
 	}},
-	{"ResourceHealthStatusMessage", func(s *corev1.PodStatus, visit func(bool, func())) {
+	{"ResourceHealthStatusMessage", func(s *corev1.PodStatus, visit func(clear func())) {
 		eachContainerStatus(s, func(c *corev1.ContainerStatus) {
 			for i := range c.AllocatedResourcesStatus {
 				for j := range c.AllocatedResourcesStatus[i].Resources {
 					h := &c.AllocatedResourcesStatus[i].Resources[j]
-					visit(h.Message != nil, func() { h.Message = nil })
+					if h.Message != nil {
+						visit(func() { h.Message = nil })
+					}
 				}
 			}
 		})
 	}},
-	{"DRANodeAllocatableResources", func(s *corev1.PodStatus, visit func(bool, func())) {
-		visit(s.NodeAllocatableResourceClaimStatuses != nil, func() { s.NodeAllocatableResourceClaimStatuses = nil })
+	{"DRANodeAllocatableResources", func(s *corev1.PodStatus, visit func(clear func())) {
+		if s.NodeAllocatableResourceClaimStatuses != nil {
+			visit(func() { s.NodeAllocatableResourceClaimStatuses = nil })
+		}
 	}},
-	{"CSIVolumeHealth", func(s *corev1.PodStatus, visit func(bool, func())) {
-		visit(s.VolumeHealth != nil, func() { s.VolumeHealth = nil })
+	{"CSIVolumeHealth", func(s *corev1.PodStatus, visit func(clear func())) {
+		if s.VolumeHealth != nil {
+			visit(func() { s.VolumeHealth = nil })
+		}
 	}},
-	{"ImageVolumeWithDigest", func(s *corev1.PodStatus, visit func(bool, func())) {
+	{"ImageVolumeWithDigest", func(s *corev1.PodStatus, visit func(clear func())) {
 		eachContainerStatus(s, func(c *corev1.ContainerStatus) {
 			for i := range c.VolumeMounts {
 				m := &c.VolumeMounts[i]
-				visit(m.VolumeStatus != nil, func() { m.VolumeStatus = nil })
+				if m.VolumeStatus != nil {
+					visit(func() { m.VolumeStatus = nil })
+				}
 			}
 		})
 	}},
@@ -247,8 +306,12 @@ func httpGets(c *corev1.Container) []*corev1.HTTPGetAction {
 }
 
 // volumeUsers is the walk of the fields that set the owner of files in volumes.
-func volumeUsers(s *corev1.PodSpec, visit func(bool, func())) {
-	user := func(u **int64) { visit(*u != nil, func() { *u = nil }) }
+func volumeUsers(s *corev1.PodSpec, visit func(clear func())) {
+	user := func(u **int64) {
+		if *u != nil {
+			visit(func() { *u = nil })
+		}
+	}
 	keys := func(items []corev1.KeyToPath) {
 		for i := range items {
 			user(&items[i].User)
@@ -299,16 +362,12 @@ func dropOff[T any](on func(name string) bool, now, old *T, features []gated[T])
 	for _, f := range features {
 		keep := on(f.gate)
 		if old != nil && !keep {
-			f.walk(old, func(used bool, _ func()) { keep = keep || used })
+			f.walk(old, func(func()) { keep = true })
 		}
 		if keep {
 			continue
 		}
-		f.walk(now, func(used bool, clear func()) {
-			if used {
-				clear()
-			}
-		})
+		f.walk(now, func(clear func()) { clear() })
 	}
 }
 

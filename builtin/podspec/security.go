@@ -248,14 +248,14 @@ func checkHostProcess(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 		ofPod = spec.SecurityContext.WindowsOptions.HostProcess
 	}
 	all, host := 0, 0
-	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+	EachContainer(spec, p, func(c *corev1.Container, at Place) {
 		all++
 		own := ofPod
 		if c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil && c.SecurityContext.WindowsOptions.HostProcess != nil {
 			own = c.SecurityContext.WindowsOptions.HostProcess
 		}
 		if ofPod != nil && own != nil && *ofPod != *own {
-			e.Invalid(cp.Child("securityContext", "windowsOptions", "hostProcess"), *own,
+			e.Invalid(at.Path().Child("securityContext", "windowsOptions", "hostProcess"), *own,
 				fmt.Sprintf("pod hostProcess value must be identical if both are specified, was %v", *ofPod))
 		}
 		if own != nil && *own {
@@ -296,9 +296,9 @@ func checkLinux(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	if sc := spec.SecurityContext; sc != nil && sc.WindowsOptions != nil {
 		e.Forbidden(p.Child("securityContext", "windowsOptions"), detail)
 	}
-	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+	EachContainer(spec, p, func(c *corev1.Container, at Place) {
 		if c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil {
-			e.Forbidden(cp.Child("securityContext", "windowsOptions"), detail)
+			e.Forbidden(at.Path().Child("securityContext", "windowsOptions"), detail)
 		}
 	})
 }
@@ -326,11 +326,12 @@ func checkWindows(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	no(spec.HostPID, p, "hostPID")
 	no(spec.HostIPC, p, "hostIPC")
 	no(spec.ShareProcessNamespace != nil, p, "shareProcessNamespace")
-	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
-		sc, sp := c.SecurityContext, cp.Child("securityContext")
+	EachContainer(spec, p, func(c *corev1.Container, at Place) {
+		sc := c.SecurityContext
 		if sc == nil {
 			return
 		}
+		sp := at.Path().Child("securityContext")
 		no(sc.AppArmorProfile != nil, sp, "appArmorProfile")
 		no(sc.SELinuxOptions != nil, sp, "seLinuxOptions")
 		no(sc.SeccompProfile != nil, sp, "seccompProfile")
@@ -361,9 +362,9 @@ func checkHostUsers(e *rules.Errors, ctx *podContext, p *field.Path) {
 		e.Forbidden(p.Child("HostIPC"), detail)
 	}
 	if !ctx.allow.devicesInUserNamespace {
-		EachContainer(ctx.spec, p, func(c *corev1.Container, cp *field.Path) {
+		EachContainer(ctx.spec, p, func(c *corev1.Container, at Place) {
 			if len(c.VolumeDevices) > 0 {
-				e.Forbidden(cp.Child("volumeDevices"), detail)
+				e.Forbidden(at.Path().Child("volumeDevices"), detail)
 			}
 		})
 	}
@@ -375,23 +376,23 @@ func CheckProfileAnnotations(e *rules.Errors, meta *metav1.ObjectMeta, spec *cor
 	if len(meta.Annotations) == 0 {
 		return
 	}
-	seccomp := func(key string, s *corev1.SeccompProfile, p *field.Path) {
-		if value, ok := meta.Annotations[key]; ok && s != nil {
-			matchSeccomp(e, value, s, p.Child("securityContext", "seccompProfile"))
+	const profile = "seccompProfile"
+	if sc := spec.SecurityContext; sc != nil && sc.SeccompProfile != nil {
+		if value, ok := meta.Annotations[corev1.SeccompPodAnnotationKey]; ok {
+			matchSeccomp(e, value, sc.SeccompProfile, p.Child("securityContext", profile))
 		}
 	}
-	if spec.SecurityContext != nil {
-		seccomp(corev1.SeccompPodAnnotationKey, spec.SecurityContext.SeccompProfile, p)
-	}
-	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
-		if c.SecurityContext != nil {
-			seccomp(corev1.SeccompContainerAnnotationKeyPrefix+c.Name, c.SecurityContext.SeccompProfile, cp)
+	EachContainer(spec, p, func(c *corev1.Container, at Place) {
+		if sc := c.SecurityContext; sc != nil && sc.SeccompProfile != nil {
+			if value, ok := meta.Annotations[corev1.SeccompContainerAnnotationKeyPrefix+c.Name]; ok {
+				matchSeccomp(e, value, sc.SeccompProfile, at.Path().Child("securityContext", profile))
+			}
 		}
 	})
 	if IsWindows(spec) {
 		return
 	}
-	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+	EachContainer(spec, p, func(c *corev1.Container, at Place) {
 		var profile *corev1.AppArmorProfile
 		if spec.SecurityContext != nil {
 			profile = spec.SecurityContext.AppArmorProfile
@@ -400,7 +401,7 @@ func CheckProfileAnnotations(e *rules.Errors, meta *metav1.ObjectMeta, spec *cor
 			profile = c.SecurityContext.AppArmorProfile
 		}
 		if value, ok := meta.Annotations[corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name]; ok && profile != nil {
-			matchAppArmor(e, value, profile, cp.Child("securityContext", "appArmorProfile"))
+			matchAppArmor(e, value, profile, at.Path().Child("securityContext", "appArmorProfile"))
 		}
 	})
 }
@@ -453,15 +454,15 @@ func AdoptAppArmorAnnotations(ctx context.Context, pod *corev1.Pod) {
 	if pod.Spec.SecurityContext != nil {
 		ofPod = pod.Spec.SecurityContext.AppArmorProfile
 	}
-	EachContainer(&pod.Spec, nil, func(c *corev1.Container, _ *field.Path) {
+	for c := range Containers(&pod.Spec) {
 		key := corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
 		value, ok := pod.Annotations[key]
 		if !ok || c.SecurityContext != nil && c.SecurityContext.AppArmorProfile != nil {
-			return
+			continue
 		}
 		profile := appArmorFromAnnotation(value)
 		if profile != nil && equality.Semantic.DeepEqual(profile, ofPod) {
-			return
+			continue
 		}
 		if profile != nil {
 			if c.SecurityContext == nil {
@@ -470,7 +471,7 @@ func AdoptAppArmorAnnotations(ctx context.Context, pod *corev1.Pod) {
 			c.SecurityContext.AppArmorProfile = profile
 		}
 		request.From(ctx).Warn(appArmorWarning(field.NewPath("metadata", "annotations").Key(key)))
-	})
+	}
 }
 
 func appArmorWarning(p *field.Path) string {

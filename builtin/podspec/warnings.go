@@ -84,7 +84,7 @@ func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Pat
 		ofPod = &corev1.PodSecurityContext{}
 	}
 	seccomp(corev1.SeccompPodAnnotationKey, ofPod.SeccompProfile)
-	EachContainer(spec, sp, func(c *corev1.Container, cp *field.Path) {
+	EachContainer(spec, sp, func(c *corev1.Container, at Place) {
 		own := c.SecurityContext
 		if own == nil {
 			own = &corev1.SecurityContext{}
@@ -97,10 +97,16 @@ func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Pat
 			w = append(w, appArmorWarning(ap.Key(key)))
 		}
 		for _, name := range []corev1.ResourceName{corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
-			w = appendFraction(w, c.Resources.Limits, name, cp.Child("resources", "limits"))
-			w = appendFraction(w, c.Resources.Requests, name, cp.Child("resources", "requests"))
+			if hasFraction(c.Resources.Limits, name) {
+				w = appendFraction(w, c.Resources.Limits, name, at.Path().Child("resources", "limits"))
+			}
+			if hasFraction(c.Resources.Requests, name) {
+				w = appendFraction(w, c.Resources.Requests, name, at.Path().Child("resources", "requests"))
+			}
 		}
-		w = append(w, envWarnings(c.Env, cp.Child("env"))...)
+		if len(c.Env) > 0 {
+			w = append(w, envWarnings(c.Env, at.Path().Child("env"))...)
+		}
 	})
 	w = append(w, portWarnings(spec, sp)...)
 	if s := spec.TerminationGracePeriodSeconds; s != nil && *s < 0 {
@@ -120,10 +126,17 @@ func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Pat
 
 // appendFraction adds a warning if a quantity is not a whole number of bytes.
 func appendFraction(w []string, list corev1.ResourceList, name corev1.ResourceName, p *field.Path) []string {
-	if q, ok := list[name]; ok && q.MilliValue()%1000 != 0 {
+	if hasFraction(list, name) {
+		q := list[name]
 		return append(w, fmt.Sprintf("%s: fractional byte value %q is invalid, must be an integer", p.Key(string(name)), q.String()))
 	}
 	return w
+}
+
+// hasFraction reports whether a quantity is not a whole number.
+func hasFraction(list corev1.ResourceList, name corev1.ResourceName) bool {
+	q, ok := list[name]
+	return ok && q.MilliValue()%1000 != 0
 }
 
 // OldNodeLabel returns the deprecation message of a node label, "" if the label is
@@ -232,9 +245,10 @@ func envWarnings(env []corev1.EnvVar, p *field.Path) []string {
 	var w []string
 	var names rules.Seen[string]
 	for i, v := range env {
-		ref := "$(" + v.Name + ")"
-		if names.Again(v.Name) &&
-			(v.ValueFrom != nil || v.Value == ref || !strings.Contains(v.Value, ref)) {
+		if !names.Again(v.Name) {
+			continue
+		}
+		if ref := "$(" + v.Name + ")"; v.ValueFrom != nil || v.Value == ref || !strings.Contains(v.Value, ref) {
 			w = append(w, fmt.Sprintf("%s: hides previous definition of %q, which may be dropped when using apply", p.Index(i), v.Name))
 		}
 	}
@@ -253,9 +267,9 @@ func portWarnings(spec *corev1.PodSpec, p *field.Path) []string {
 	var w []string
 	var all []block
 	same := map[portKey][]block{}
-	EachContainer(spec, p, func(c *corev1.Container, cp *field.Path) {
+	EachContainer(spec, p, func(c *corev1.Container, at Place) {
 		for i, port := range c.Ports {
-			pp := cp.Child("ports").Index(i)
+			pp := at.Path().Child("ports").Index(i)
 			if port.HostIP != "" && port.HostPort == 0 {
 				w = append(w, fmt.Sprintf("%s: hostIP set without hostPort: %+v", pp, port))
 			}
