@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"reflect"
+	"strings"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,8 +13,8 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// table adds the printer columns of each version. Their JSON paths are parsed when a
-// table is made.
+// table adds the printer columns of each version. JSON paths that are more than names are
+// parsed when a table is made.
 func (c *custom) table(def *resource.Definition, versions []apiextensions.CustomResourceDefinitionVersion) {
 	meta := metav1.ObjectMeta{}.SwaggerDoc()
 	for i := range versions {
@@ -52,6 +53,57 @@ func (p *printer) cells(obj resource.Object) ([]any, error) {
 
 // cell returns the value of a column, nil if there is none.
 func (p *printer) cell(col *apiextensions.CustomResourceColumnDefinition, obj map[string]any) any {
+	if value, ok := scalarAt(obj, col.JSONPath); !ok {
+		return p.found(col, obj)
+	} else if value != nil && col.Type == "string" {
+		return fmt.Sprint(value)
+	} else {
+		return convertCell(col.Type, value)
+	}
+}
+
+// scalarAt returns the scalar at a JSON path that is nothing but names, as most are: nil if
+// there is none. It is false for other paths and other values.
+func scalarAt(obj map[string]any, path string) (value any, ok bool) {
+	if !isNames(path) {
+		return nil, false
+	}
+	value = obj
+	for name := range strings.SplitSeq(path[1:], ".") {
+		in, isMap := value.(map[string]any)
+		if !isMap {
+			return nil, false
+		}
+		if value, ok = in[name]; !ok {
+			return nil, true
+		}
+	}
+	switch value.(type) {
+	case string, int64, float64, bool:
+		return value, true
+	}
+	return nil, false
+}
+
+// isNames reports whether a JSON path is nothing but names.
+func isNames(path string) bool {
+	begins := false // a name
+	for i := range len(path) {
+		c := path[i]
+		switch isLetter := 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || c == '_'; {
+		case c == '.' && !begins:
+			begins = true
+		case isLetter && i > 0 || '0' <= c && c <= '9' && i > 0 && !begins:
+			begins = false
+		default:
+			return false
+		}
+	}
+	return path != "" && !begins
+}
+
+// found returns the value of a column at any JSON path, nil if there is none.
+func (p *printer) found(col *apiextensions.CustomResourceColumnDefinition, obj map[string]any) any {
 	path := jsonpath.New(col.Name).AllowMissingKeys(true)
 	if err := path.Parse("{" + col.JSONPath + "}"); err != nil {
 		return nil
