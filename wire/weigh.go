@@ -3,6 +3,8 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+
+	"github.com/apikeel/kelson/internal/jsonscan"
 )
 
 // What a text takes in memory has little to do with its length: three bytes can become a struct
@@ -44,12 +46,8 @@ func Weigh(text []byte) int64 {
 var cborMagic = []byte{0xd9, 0xd9, 0xf7}
 
 func weighJSON(text []byte) (weight int64) {
-	var t jsonText
-	for i := 0; i < len(text); i++ {
-		switch text[i] {
-		case '"':
-			t.inString = true
-			i += t.string(text[i+1:])
+	for c := range jsonscan.Marks(text) {
+		switch c {
 		case '{':
 			weight += objectWeight
 		case '[', ':':

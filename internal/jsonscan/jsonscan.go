@@ -6,6 +6,7 @@ package jsonscan
 
 import (
 	"encoding/json"
+	"iter"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -178,4 +179,25 @@ func (s *Scanner) digits() int {
 		s.At++
 	}
 	return s.At - start
+}
+
+// Marks returns the braces, brackets, commas and colons of a text that are not in strings. The
+// text need not be JSON.
+func Marks(text []byte) iter.Seq[byte] {
+	return func(yield func(byte) bool) {
+		for i := 0; i < len(text); i++ {
+			switch c := text[i]; c {
+			case '"':
+				for i++; i < len(text) && text[i] != '"'; i++ {
+					if text[i] == '\\' {
+						i++
+					}
+				}
+			case '{', '}', '[', ']', ',', ':':
+				if !yield(c) {
+					return
+				}
+			}
+		}
+	}
 }

@@ -77,3 +77,27 @@ func BenchmarkString(b *testing.B) {
 		}
 	}
 }
+
+func TestMarks(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"a":[1,{"b":"}]\"{,:"}]}`:     `{:[,{:}]}`,
+		`"\\"[`:                         `[`,
+		`{"open":"`:                     `{:`,
+		`{"escaped at the end":"\`:      `{:`,
+		`[` + `"\u0022",` + `"x"` + `]`: `[,]`,
+		``:                              ``,
+	} {
+		var got []byte
+		for c := range Marks([]byte(text)) {
+			got = append(got, c)
+		}
+		if string(got) != want {
+			t.Errorf("%s: got %s, want %s", text, got, want)
+		}
+	}
+	for c := range Marks([]byte("[[[")) {
+		if c == '[' {
+			break
+		}
+	}
+}

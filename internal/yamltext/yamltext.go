@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"github.com/apikeel/kelson/budget"
+	"github.com/apikeel/kelson/internal/jsonscan"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -85,21 +86,8 @@ func memoryToRead(text []byte) int64 {
 // memoryToWrite is how many bytes it takes at most to write JSON as YAML.
 func memoryToWrite(text []byte) int64 {
 	bytes, depth := int64(len(text))*perByte, int64(0)
-	quoted := false
-	for i := 0; i < len(text); i++ {
-		c := text[i]
-		if quoted {
-			switch c {
-			case '\\':
-				i++
-			case '"':
-				quoted = false
-			}
-			continue
-		}
+	for c := range jsonscan.Marks(text) {
 		switch c {
-		case '"':
-			quoted = true
 		case '[', '{':
 			depth++
 			bytes += perValue + perLevel*depth

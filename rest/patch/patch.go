@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/apikeel/kelson/internal/jsonscan"
 	"github.com/apikeel/kelson/internal/jsonstruct"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -166,19 +167,14 @@ const deep = 32
 
 // isDeep reports whether a JSON text has more than deep levels.
 func isDeep(text []byte) bool {
-	level, quoted := 0, false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case quoted && c == '\\':
-			i++
-		case c == '"':
-			quoted = !quoted
-		case quoted:
-		case c == '{' || c == '[':
+	level := 0
+	for c := range jsonscan.Marks(text) {
+		switch c {
+		case '{', '[':
 			if level++; level > deep {
 				return true
 			}
-		case c == '}' || c == ']':
+		case '}', ']':
 			level--
 		}
 	}
