@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
 	"runtime"
 	"strings"
@@ -103,4 +104,17 @@ func BenchmarkWeigh(b *testing.B) {
 			}
 		})
 	}
+}
+
+// FuzzWeigh: any text has a weight, no more than if every byte began an object.
+func FuzzWeigh(f *testing.F) {
+	f.Add([]byte(`{"a":[1,{"b":"\""}]}`))
+	f.Add([]byte("k8s\x00\n\x04\n\x00\x12\x00\x12\x04\n\x02\n\x00"))
+	f.Add([]byte{0xd9, 0xd9, 0xf7, 0xa1, 0x61, 'a', 0x80})
+	f.Fuzz(func(t *testing.T, text []byte) {
+		text = bytes.Repeat(text, lightText/(len(text)+1)+1) // short ones are not weighed
+		if w := Weigh(text); w < 0 || w > objectWeight*int64(len(text)) {
+			t.Errorf("got %d for %d bytes", w, len(text))
+		}
+	})
 }
