@@ -61,7 +61,7 @@ func (m *Manager) Apply(live resource.Object, patch *unstructured.Unstructured, 
 		manager = unknownManager
 	}
 	a := &application{
-		m: m, live: live, patch: patch, entries: entries, now: now,
+		m: m, live: live, created: created, patch: patch, entries: entries, now: now,
 		who: owner{manager: manager, operation: metav1.ManagedFieldsOperationApply, subresource: m.opts.Subresource},
 	}
 	a.types, _ = m.opts.Cache.kind(m.opts.Types, m.opts.Kind)
@@ -94,6 +94,7 @@ func (m *Manager) schemaError(obj resource.Object, err error) error {
 type application struct {
 	m       *Manager
 	live    resource.Object // in the hub version
+	created bool            // live is empty
 	patch   *unstructured.Unstructured
 	entries []entry
 	who     owner

@@ -132,6 +132,7 @@ func scenes(t testing.TB) []scene {
 		{name: "pod-apply-no-op", opts: main, live: appliedPod, patch: podPatch, manager: "gitops"},
 		{name: "pod-apply-change", opts: main, live: appliedPod, patch: podChange, manager: "gitops"},
 		{name: "pod-apply-remove", opts: main, live: appliedPod, patch: podRemove, manager: "gitops"},
+		{name: "deployment-apply-create", opts: deployments, patch: deploymentPatch, manager: "gitops"},
 		{name: "deployment-apply-no-op", opts: deployments, live: appliedDeployment, patch: deploymentPatch, manager: "gitops"},
 		{name: "deployment-apply-change", opts: deployments, live: appliedDeployment, patch: deploymentChange, manager: "gitops"},
 	}

@@ -31,6 +31,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -96,6 +97,8 @@ type Manager struct {
 	only    *node            // fields that are compared; nil for all
 	strip   *node            // fields that are never owned
 	filter  fieldpath.Filter // the Scope; nil for all
+
+	empty atomic.Pointer[map[string]any] // the fields of an empty object, see fieldsBefore
 }
 
 // New returns a manager.

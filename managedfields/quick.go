@@ -85,7 +85,7 @@ func (a *application) own(when *metav1.Time) {
 // on other owners. It returns false if structured-merge-diff has to do it.
 func (a *application) change(force bool) (resource.Object, bool) {
 	m := a.m
-	before, err := m.fieldsOf(a.live)
+	before, err := a.fieldsBefore()
 	if err != nil {
 		return nil, false
 	}
@@ -96,7 +96,9 @@ func (a *application) change(force bool) (resource.Object, bool) {
 	}
 	w := &walk{}
 	root := w.start(m.ignore)
-	w.diffLoose(a.types.typ, loose{before, true}, loose{after, true}, root)
+	if !a.created { // where nobody can lose a field
+		w.diffLoose(a.types.typ, loose{before, true}, loose{after, true}, root)
+	}
 	if w.err != nil {
 		return nil, false
 	}
@@ -136,6 +138,23 @@ func (a *application) change(force bool) (resource.Object, bool) {
 	a.own(stamp(a.now))
 	resource.SetManagedFields(obj, encodeEntries(a.entries))
 	return obj, true
+}
+
+// fieldsBefore returns the fields of the live object, which must not be changed. Those of an
+// empty one are always the same.
+func (a *application) fieldsBefore() (map[string]any, error) {
+	m := a.m
+	if !a.created {
+		return m.fieldsOf(a.live)
+	}
+	if fields := m.empty.Load(); fields != nil {
+		return *fields, nil
+	}
+	fields, err := m.fieldsOf(a.live)
+	if err == nil {
+		m.empty.Store(&fields)
+	}
+	return fields, err
 }
 
 // holds reports whether merging a configuration into a value is certain to leave the value
