@@ -71,3 +71,42 @@ func BenchmarkLoadedConfigMap(b *testing.B) {
 		}
 	}
 }
+
+// TestLoadedMetadata: the metadata of an object that an older program stored without its
+// defaults are those in the JSON of all of it.
+func TestLoadedMetadata(t *testing.T) {
+	catalog, err := resource.NewCatalog(builtin.Groups(builtin.Config{})...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, obj := range map[string]resource.Object{
+		"namespaces": &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "old"}},
+		"replicationcontrollers": &corev1.ReplicationController{ObjectMeta: metav1.ObjectMeta{Name: "old"},
+			Spec: corev1.ReplicationControllerSpec{Template: &corev1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}}}},
+		"pods": &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "old", Labels: map[string]string{"a": "b"}}},
+	} {
+		served, ok := catalog.Lookup("", "v1", name)
+		if !ok {
+			t.Fatalf("no %s", name)
+		}
+		stored, err := wire.EncodeStored(served.Definition, obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		encode := func(shape wire.Shape) string {
+			e := &wire.Encoder{Served: served, Format: wire.Format{Media: wire.JSON, Shape: shape}}
+			b, err := e.AppendObject(nil, wire.NewRecord(wire.Record{Key: "k", Name: "old", Revision: 9}, stored, nil, nil, nil, nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			meta, ok := wire.MetadataJSON(b)
+			if !ok {
+				t.Fatalf("%s have no metadata", b)
+			}
+			return string(meta)
+		}
+		if got, want := encode(wire.ShapeMetadata), encode(wire.ShapeObject); got != want || name != "pods" && !strings.Contains(got, "labels") {
+			t.Errorf("%s: got %s, want %s", name, got, want)
+		}
+	}
+}

@@ -198,7 +198,7 @@ func (a *application) merge(config *typed.TypedValue, force bool) (*typed.TypedV
 		if id == who {
 			if tree := treeOf(set.Set()).minus(m.strip, member); tree.empty() {
 				continue
-			} else if !known || !tree.within(e.set.tree) || !e.set.tree.within(tree) {
+			} else if !known || !tree.within(e.set.tree()) || !e.set.tree().within(tree) {
 				e.set = m.opts.Cache.encoded(tree)
 			}
 		} else if set.Set() != e.set.fields() {

@@ -39,8 +39,10 @@ var sharedSets = sync.OnceValue(func() *setCache { return &setCache{sets: map[st
 // cachedSet is a decoded field set. It is immutable, but for values computed on first
 // use.
 type cachedSet struct {
-	raw  string
-	tree *node
+	raw string
+	// nodes are what tree returns, which decodes raw if they are not there yet.
+	nodes  *node
+	decode sync.Once
 	// canonical is the encoding of tree; it equals raw if this server wrote it.
 	canonical string
 
@@ -52,8 +54,23 @@ type cachedSet struct {
 
 // fields returns the set in the form of structured-merge-diff. It must not be changed.
 func (c *cachedSet) fields() *fieldpath.Set {
-	c.once.Do(func() { c.set = c.tree.set() })
+	c.once.Do(func() { c.set = c.tree().set() })
 	return c.set
+}
+
+// tree returns the set as a tree. It must not be changed.
+func (c *cachedSet) tree() *node {
+	c.decode.Do(func() {
+		if c.nodes != nil {
+			return
+		}
+		nodes, err := decode([]byte(c.raw))
+		if err != nil {
+			nodes = &node{} // cannot be: raw was written by encode or by created
+		}
+		c.nodes = nodes
+	})
+	return c.nodes
 }
 
 // decoded returns the set that raw encodes.
@@ -65,9 +82,24 @@ func (c *Cache) decoded(raw []byte) (*cachedSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &cachedSet{raw: string(raw), tree: tree, canonical: string(tree.encode(nil))}
+	s := &cachedSet{raw: string(raw), nodes: tree}
+	if s.canonical = string(tree.encode(nil)); s.canonical == s.raw {
+		s.canonical = s.raw // once in memory
+	}
 	sharedSets().keep(s)
 	return s, nil
+}
+
+// written returns the set that raw encodes, in its canonical form. It is decoded when it is
+// used: that of an object that is only created is not.
+func (c *Cache) written(raw []byte) *cachedSet {
+	if s := sharedSets().find(raw); s != nil {
+		return s
+	}
+	text := string(raw)
+	s := &cachedSet{raw: text, canonical: text}
+	sharedSets().keep(s)
+	return s
 }
 
 // encoded returns a computed set together with its encoding.
@@ -77,7 +109,7 @@ func (c *Cache) encoded(tree *node) *cachedSet {
 		return s
 	}
 	raw := string(buf)
-	s := &cachedSet{raw: raw, tree: tree, canonical: raw}
+	s := &cachedSet{raw: raw, nodes: tree, canonical: raw}
 	sharedSets().keep(s)
 	return s
 }

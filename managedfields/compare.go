@@ -31,7 +31,8 @@ func (o operand) address() unsafe.Pointer {
 	return o.v.Addr().UnsafePointer()
 }
 
-// isUnset reports whether the field is sure to be absent in a struct at an address.
+// isUnset reports whether the field is sure to be absent in a struct at an address. Without
+// one it is, if there is no struct.
 func (f *planField) isUnset(o operand, address unsafe.Pointer) bool {
 	if address == nil {
 		return !o.set()

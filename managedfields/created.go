@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/apikeel/kelson/resource"
 )
@@ -29,7 +30,7 @@ func (m *Manager) createdSet(obj resource.Object) *cachedSet {
 	if !ok {
 		return nil
 	}
-	x := exempt{ignored: m.ignore, alone: m.strip}
+	x := exempt{ignored: m.ignore, themselves: m.strip}
 	if !m.scoped(m.version) {
 		x.ignored = m.never
 	}
@@ -41,11 +42,7 @@ func (m *Manager) createdSet(obj resource.Object) *cachedSet {
 	if c.unknown {
 		return nil
 	}
-	set, err := m.opts.Cache.decoded(c.buf)
-	if err != nil {
-		return nil
-	}
-	return set
+	return m.opts.Cache.written(c.buf)
 }
 
 var createds = sync.Pool{New: func() any { return new(created) }}
@@ -79,25 +76,27 @@ func (e earlier) of(f *planField) earlier {
 	return wasZero
 }
 
-// exempt are fields that nobody comes to own: ignored with all below them, or alone.
-type exempt struct{ ignored, alone *node }
+// exempt are fields that nobody comes to own: ignored are so with all that is below them,
+// themselves only by themselves.
+type exempt struct{ ignored, themselves *node }
 
-// below returns those below a field, and whether the field is one of them.
-func (x exempt) below(s *step) (below exempt, ignored, alone bool) {
+// below returns those below a field, and whether the field is one of them: ignored, or only
+// itself.
+func (x exempt) below(s *step) (below exempt, ignored, itself bool) {
 	if x.ignored != nil {
 		below.ignored = x.ignored.get(s)
 		ignored = below.ignored != nil && below.ignored.flags&member != 0
 	}
-	if x.alone != nil {
-		below.alone = x.alone.get(s)
-		alone = below.alone != nil && below.alone.flags&member != 0
+	if x.themselves != nil {
+		below.themselves = x.themselves.get(s)
+		itself = below.themselves != nil && below.themselves.flags&member != 0
 	}
-	return below, ignored, alone
+	return below, ignored, itself
 }
 
 // value writes the part of the set that a value is, and reports whether it is any. With
-// alone the value itself is exempt.
-func (c *created) value(p *plan, was earlier, v reflect.Value, x exempt, alone bool) bool {
+// itself the value is exempt, but not what is below it.
+func (c *created) value(p *plan, was earlier, v reflect.Value, x exempt, itself bool) bool {
 	if p == nil || p.t == nil {
 		c.unknown = true
 		return false
@@ -112,17 +111,19 @@ func (c *created) value(p *plan, was earlier, v reflect.Value, x exempt, alone b
 	switch p.kind {
 	case planGeneric:
 		// It would be read as JSON, unless it is clear what comes of it.
-		scalar := p.t.forms() == scalarForm || v.Type() == typeIntOrString || v.Type() == typeIntOrStringPointer && !v.IsNil()
-		c.unknown = c.unknown || !scalar || was != wasAbsent && !alone
-		return c.leaf(!alone)
+		if was == wasZero && v.IsZero() {
+			return false
+		}
+		c.unknown = c.unknown || p.t.forms() != scalarForm && !isIntOrString(v) || was != wasAbsent && !itself
+		return c.leaf(!itself)
 	case planMap, planStringMap, planList, planBytes:
 		null = null || v.IsNil()
 	}
 	if null {
-		return c.leaf(was == wasAbsent && !alone)
+		return c.leaf(was == wasAbsent && !itself)
 	}
 
-	start, owned := len(c.buf), was == wasAbsent && !alone
+	start, owned := len(c.buf), was == wasAbsent && !itself
 	c.buf = append(c.buf, '{')
 	if owned {
 		c.buf = append(c.buf, `".":{}`...)
@@ -143,12 +144,21 @@ func (c *created) value(p *plan, was earlier, v reflect.Value, x exempt, alone b
 		c.buf = append(c.buf, '}')
 		return true
 	case !found && was == wasZero:
-		owned = !alone && !equal(p.untyped(), reflect.Zero(p.rt), v)
+		owned = !itself && !equal(p.untyped(), reflect.Zero(p.rt), v)
 	case !found:
-		owned = !alone
+		owned = !itself
 	}
 	c.buf = c.buf[:start]
 	return c.leaf(owned)
+}
+
+// isIntOrString reports whether a value is one, which is a number or a string in JSON.
+func isIntOrString(v reflect.Value) bool {
+	if v.Kind() == reflect.Pointer && !v.IsNil() {
+		v = v.Elem()
+	}
+	is, ok := v.Interface().(intstr.IntOrString)
+	return ok && (is.Type == intstr.Int || is.Type == intstr.String)
 }
 
 // leaf writes a field with nothing below it, if it is owned.
@@ -168,31 +178,35 @@ func (c *created) comma(start int) {
 
 // key begins what is below a key of the object that begins at start.
 func (c *created) key(s *step, start int) {
+	for i := range s.keys {
+		// Others are written by structured-merge-diff.
+		c.unknown = c.unknown || s.keys[i].val.kind == isString && !plain(s.keys[i].val.s)
+	}
 	c.comma(start)
 	c.buf = append(s.encode(c.buf), ':')
 }
 
 // child writes a value with its key into the object that begins at start.
 func (c *created) child(s *step, start int, p *plan, was earlier, v reflect.Value, x exempt) {
-	below, ignored, alone := x.below(s)
+	below, ignored, itself := x.below(s)
 	if ignored {
 		return
 	}
 	before := len(c.buf)
-	if c.key(s, start); !c.value(p, was, v, below, alone) {
+	if c.key(s, start); !c.value(p, was, v, below, itself) {
 		c.buf = c.buf[:before]
 	}
 }
 
 // field is child for a field of a struct.
 func (c *created) field(f *planField, start int, p *plan, was earlier, v reflect.Value, x exempt) {
-	below, ignored, alone := x.below(&f.step)
+	below, ignored, itself := x.below(&f.step)
 	if ignored {
 		return
 	}
 	before := len(c.buf)
 	c.comma(start)
-	if c.buf = append(c.buf, f.key...); !c.value(p, was, v, below, alone) {
+	if c.buf = append(c.buf, f.key...); !c.value(p, was, v, below, itself) {
 		c.buf = c.buf[:before]
 	}
 }
@@ -202,6 +216,9 @@ func (c *created) fields(p *plan, was earlier, v reflect.Value, x exempt, start 
 	o := operand{v: v}
 	address := o.address()
 	for _, f := range p.fields {
+		if c.unknown {
+			return true
+		}
 		if f.isUnset(o, address) {
 			found = found || was == wasZero && !f.omitsZero
 			continue
@@ -227,7 +244,7 @@ func (c *created) stringMap(p *plan, m map[string]string, x exempt, start int) b
 	slices.Sort(names)
 	for _, name := range names {
 		s := fieldStep(name)
-		if _, ignored, alone := x.below(&s); ignored || alone {
+		if _, ignored, itself := x.below(&s); ignored || itself {
 			continue
 		}
 		if p.t.field(name) == nil {
@@ -266,7 +283,7 @@ func (c *created) items(p *plan, v reflect.Value, x exempt, start int) bool {
 		s.keys = same[0].keys
 		if len(same) == 1 {
 			c.child(&s, start, p.element(), wasAbsent, v.Index(same[0].index), x)
-		} else if _, ignored, alone := x.below(&s); !ignored && !alone {
+		} else if _, ignored, itself := x.below(&s); !ignored && !itself {
 			c.key(&s, start) // they count as one
 			c.buf = append(c.buf, '{', '}')
 		}

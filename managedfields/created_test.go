@@ -4,7 +4,9 @@ import (
 	"reflect"
 	"testing"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/apikeel/kelson/internal/randomtest"
 )
@@ -38,13 +40,37 @@ func TestCreatedLikeWalk(t *testing.T) {
 				if err != nil {
 					t.Fatalf("seed %d: walk says %v, but it was not asked\n%s", seed, err, text(obj))
 				}
-				if want := string(changes.members().minus(m.strip, member).encode(nil)); set.raw != want {
-					t.Fatalf("seed %d: got\n%s\nwant\n%s\nof %s", seed, set.raw, want, text(obj))
+				if want := string(changes.members().minus(m.strip, member).encode(nil)); set.canonical != want || string(set.tree().encode(nil)) != want {
+					t.Fatalf("seed %d: got\n%s\nwant\n%s\nof %s", seed, set.canonical, want, text(obj))
 				}
 			}
 			if known*2 < runs {
 				t.Errorf("%d of %d sets are left to walk", runs-known, runs)
 			}
 		})
+	}
+}
+
+// TestCreatedLeavesToWalk: what walk refuses, or writes with escapes, is left to it.
+func TestCreatedLeavesToWalk(t *testing.T) {
+	m, err := New(goOptions(podKind))
+	if err != nil {
+		t.Fatal(err)
+	}
+	probe := func(port intstr.IntOrString) *corev1.Probe {
+		return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Port: port}}}
+	}
+	for name, c := range map[string]struct {
+		container corev1.Container
+		decided   bool
+	}{
+		"usual":        {corev1.Container{Name: "a", LivenessProbe: probe(intstr.FromInt32(80))}, true},
+		"no such port": {corev1.Container{Name: "a", LivenessProbe: probe(intstr.IntOrString{Type: 5})}, false},
+		"no UTF-8":     {corev1.Container{Name: "\xff"}, false},
+	} {
+		pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{c.container}}}
+		if got := m.createdSet(pod) != nil; got != c.decided {
+			t.Errorf("%s: decided is %v", name, got)
+		}
 	}
 }

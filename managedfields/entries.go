@@ -207,7 +207,7 @@ func (c *Cache) capUpdaters(in []entry) []entry {
 		delete(byOwner, o)
 		byOwner[bucket] = entry{
 			owner: bucket, version: e.version, time: e.time,
-			set: c.encoded(e.set.tree.plus(into.set.tree)),
+			set: c.encoded(e.set.tree().plus(into.set.tree())),
 		}
 		count--
 	}

@@ -19,8 +19,8 @@
 //
 // Only changed fields are looked at. A comparison walks both Go values at once, guided by
 // the schema (plan.go, walk.go, compare.go; loose.go for unstructured objects), and results in a
-// tree of changed fields (set.go); those of a new object are written at once (created.go). Entries whose fields did not change are kept as they
-// are. Encoded sets are decoded once and cached (cache.go): objects made from one template
+// tree of changed fields (set.go); those of a new object are written in one pass
+// (created.go). Entries whose fields did not change are kept as they are. Encoded sets are decoded once and cached (cache.go): objects made from one template
 // have equal sets. What these paths cannot decide is left to the library
 // structured-merge-diff, whose result is the reference.
 package managedfields
@@ -223,7 +223,7 @@ func (m *Manager) track(live, new resource.Object, entries []entry, manager stri
 	if live == nil && len(entries) == 0 {
 		switch set := m.createdSet(new); {
 		case set == nil:
-		case set.tree.empty():
+		case set.raw == "{}":
 			return nil, nil
 		default:
 			return []entry{{owner: who, version: m.version, time: stamp(now), set: set}}, nil
@@ -239,7 +239,7 @@ func (m *Manager) track(live, new resource.Object, entries []entry, manager stri
 	out := entries[:0:len(entries)]
 	for _, e := range entries {
 		var left *node
-		if e.owner == who && !taken.empty() && !e.set.tree.overlaps(m.strip) {
+		if e.owner == who && !taken.empty() && !e.set.tree().overlaps(m.strip) {
 			// Fields that it owned and changed remain its own.
 			left = m.reconciled(e).minus(changes, removed).plus(taken)
 			e.time, known = stamp(now), true
@@ -251,16 +251,16 @@ func (m *Manager) track(live, new resource.Object, entries []entry, manager stri
 		if left.empty() {
 			continue
 		}
-		if left != e.set.tree {
+		if left != e.set.tree() {
 			e.set = m.opts.Cache.encoded(left)
-			shared = shared || e.set.tree == left
+			shared = shared || e.set.tree() == left
 		}
 		out = append(out, e)
 	}
 	if !taken.empty() && !known {
 		var all *node
 		out, all = m.give(out, entry{owner: who, version: m.version, time: stamp(now)}, taken)
-		shared = shared || slices.ContainsFunc(out, func(e entry) bool { return e.set.tree == all })
+		shared = shared || slices.ContainsFunc(out, func(e entry) bool { return e.set.tree() == all })
 	}
 	out = m.opts.Cache.capUpdaters(out)
 	if !shared { // all sets were in the cache
@@ -273,7 +273,7 @@ func (m *Manager) track(live, new resource.Object, entries []entry, manager stri
 func (m *Manager) give(entries []entry, to entry, fields *node) ([]entry, *node) {
 	i := slices.IndexFunc(entries, func(e entry) bool { return e.owner == to.owner })
 	if i >= 0 {
-		fields = entries[i].set.tree.plus(fields)
+		fields = entries[i].set.tree().plus(fields)
 	}
 	to.set = m.opts.Cache.encoded(fields)
 	if i >= 0 {
@@ -374,14 +374,14 @@ func (c *comparisons) subtract(e entry) (*node, error) {
 func (m *Manager) reconciled(e entry) *node {
 	gv, err := schema.ParseGroupVersion(e.version)
 	if err != nil {
-		return e.set.tree
+		return e.set.tree()
 	}
 	types, ok := m.opts.Cache.kind(m.opts.Types, gv.WithKind(m.opts.Kind.Kind))
 	if !ok || e.set.fits.Load() == types.typ {
-		return e.set.tree
+		return e.set.tree()
 	}
-	tree := types.typ.reconcile(e.set.tree)
-	if tree == e.set.tree {
+	tree := types.typ.reconcile(e.set.tree())
+	if tree == e.set.tree() {
 		e.set.fits.Store(types.typ)
 	}
 	return tree

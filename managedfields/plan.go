@@ -88,12 +88,12 @@ func zeroTestOf(rt reflect.Type, index []int, field reflect.Type, omit omission)
 	case reflect.Pointer, reflect.Map:
 		return zeroWord, at
 	}
-	switch field.Size() {
-	case 1:
+	switch size := field.Size(); {
+	case size == 1:
 		return zeroByte, at
-	case 4:
+	case size == 4:
 		return zeroHalf, at
-	case word:
+	case size == word:
 		return zeroWord, at
 	}
 	return zeroUnknown, 0
@@ -403,7 +403,7 @@ func (p *plan) untyped() *plan {
 	return bare
 }
 
-var typeIntOrString, typeIntOrStringPointer = reflect.TypeFor[intstr.IntOrString](), reflect.TypeFor[*intstr.IntOrString]()
+var typeIntOrString = reflect.TypeFor[intstr.IntOrString]()
 
 // unstructured returns a value in its JSON form.
 func (p *plan) unstructured(v reflect.Value) (any, error) {

@@ -41,7 +41,7 @@ func (p *Projection) Project(object []metav1.ManagedFieldsEntry) ([]metav1.Manag
 		}
 		var owned []string
 		for from, to := range managed {
-			if e.set.tree.has(from) {
+			if e.set.tree().has(from) {
 				owned = append(owned, to)
 			}
 		}
@@ -73,7 +73,7 @@ func (p *Projection) Restore(object, projected []metav1.ManagedFieldsEntry) ([]m
 		}
 		var owned []string
 		for from := range managed {
-			if e.set.tree.has(from) {
+			if e.set.tree().has(from) {
 				owned = append(owned, from)
 			}
 		}
@@ -83,7 +83,7 @@ func (p *Projection) Restore(object, projected []metav1.ManagedFieldsEntry) ([]m
 			if i := find(after, e.owner); i >= 0 {
 				after = slices.Delete(after, i, i+1)
 			} else {
-				left := e.set.tree.minus(paths(owned...), member)
+				left := e.set.tree().minus(paths(owned...), member)
 				if left.empty() {
 					continue
 				}
@@ -95,7 +95,7 @@ func (p *Projection) Restore(object, projected []metav1.ManagedFieldsEntry) ([]m
 	for _, e := range after {
 		var owned []string
 		for to, from := range p.Paths[p.Version] {
-			if e.set.tree.has(from) {
+			if e.set.tree().has(from) {
 				owned = append(owned, to)
 			}
 		}

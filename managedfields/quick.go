@@ -21,7 +21,7 @@ func (a *application) prepare() bool {
 	}
 	for i := range a.entries {
 		e := &a.entries[i]
-		if e.version != m.version || m.reconciled(*e) != e.set.tree {
+		if e.version != m.version || m.reconciled(*e) != e.set.tree() {
 			return false
 		}
 		if e.owner == a.who {
@@ -35,7 +35,7 @@ func (a *application) prepare() bool {
 		return false
 	}
 	a.fields = root.node.without(m.ignore).minus(m.strip, member)
-	return a.last == nil || a.last.set.tree.within(a.fields)
+	return a.last == nil || a.last.set.tree().within(a.fields)
 }
 
 // confirm handles the most frequent apply of controllers: all values of the configuration
@@ -73,7 +73,7 @@ func (a *application) own(when *metav1.Time) {
 		return
 	case a.last == nil:
 		return
-	case !a.fields.within(a.last.set.tree):
+	case !a.fields.within(a.last.set.tree()):
 		a.last.set = cache.encoded(a.fields)
 	}
 	if when != nil {
@@ -108,7 +108,7 @@ func (a *application) change(force bool) (resource.Object, bool) {
 		if e.owner == a.who {
 			continue
 		}
-		if left[i] = e.set.tree.minus(root.node, touched); left[i] != e.set.tree && !force {
+		if left[i] = e.set.tree().minus(root.node, touched); left[i] != e.set.tree() && !force {
 			return nil, false
 		}
 	}
@@ -127,7 +127,7 @@ func (a *application) change(force bool) (resource.Object, bool) {
 			kept = append(kept, e)
 			a.last = &kept[len(kept)-1]
 		case left[i].empty():
-		case left[i] != e.set.tree:
+		case left[i] != e.set.tree():
 			e.set = m.opts.Cache.encoded(left[i])
 			kept = append(kept, e)
 		default:

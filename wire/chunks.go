@@ -78,7 +78,7 @@ type section struct {
 	from, to int
 	chunk    *chunk // nil if it has to be encoded
 	keep     bool   // if it has to be, it is worth keeping, or there is room
-	changed  bool   // it takes the place of a chunk in which a record was another one
+	changed  bool   // the list is one that changes: the rest of it is in chunks, or this was
 }
 
 // ChunkCache keeps encoded chunks of lists, so that the next list of the same records is
@@ -152,13 +152,18 @@ func (cc *ChunkCache) split(records []*Record, format chunkFormat) (sections []s
 			sec.keep = true
 			c.used = now
 		} else {
-			sec.changed = c != nil
+			sec.changed = c != nil // it begins with the same record
 			cc.noteSeen(key, some, now)
 			// One that is compressed has to be encoded as a whole anyhow, and is small.
 			sec.keep = format.gzip || cc.held+made <= maxChunkBytes
 		}
 		sections = append(sections, sec)
 		at = sec.to
+	}
+	if slices.ContainsFunc(sections, func(sec section) bool { return sec.chunk != nil }) {
+		for i := range sections {
+			sections[i].changed = sections[i].chunk == nil
+		}
 	}
 	return sections
 }

@@ -296,8 +296,8 @@ func (e *Encoder) appendMetadata(dst []byte, rec *Record) (_ []byte, err error) 
 	return append(dst, '}'), nil
 }
 
-// recordMetadata makes the metadata of a record in JSON, and keeps it, unless it is made of
-// the JSON of the whole object and that is not kept.
+// recordMetadata makes the metadata of a record in JSON. It is kept, but for what is a part of
+// the JSON of the whole object: that stays only as long as the whole does.
 func (e *Encoder) recordMetadata(rec *Record) ([]byte, error) {
 	if !rec.hasEncoding(e.id(encodingJSON)) {
 		if meta, ok, err := e.metadataOfProto(rec); err != nil || ok {
@@ -340,7 +340,7 @@ func (e *Encoder) metadataOfProto(rec *Record) (_ []byte, ok bool, err error) {
 	}
 	def, version := e.Served.Definition, e.Served.Version
 	raw, ok := storedProtoBody(def, version, stored)
-	if !ok || version != def.HubVersion() {
+	if !ok || version != def.HubVersion() || version.DefaultsMetadata && !rec.written {
 		return nil, false, nil
 	}
 	var digits [20]byte

@@ -5,6 +5,7 @@
 package jsonscan
 
 import (
+	"bytes"
 	"encoding/json"
 	"iter"
 	"strconv"
@@ -181,6 +182,24 @@ func (s *Scanner) digits() int {
 	return s.At - start
 }
 
+// stringLength returns how many bytes a string has, up to its closing quote.
+func stringLength(text []byte) int {
+	for i := 0; ; {
+		quote := bytes.IndexByte(text[i:], '"')
+		if quote < 0 {
+			return len(text)
+		}
+		escapes := 0
+		for before := i + quote - 1; before >= i && text[before] == '\\'; before-- {
+			escapes++
+		}
+		if i += quote; escapes%2 == 0 {
+			return i
+		}
+		i++
+	}
+}
+
 // Marks returns the braces, brackets, commas and colons of a text that are not in strings. The
 // text need not be JSON.
 func Marks(text []byte) iter.Seq[byte] {
@@ -188,11 +207,7 @@ func Marks(text []byte) iter.Seq[byte] {
 		for i := 0; i < len(text); i++ {
 			switch c := text[i]; c {
 			case '"':
-				for i++; i < len(text) && text[i] != '"'; i++ {
-					if text[i] == '\\' {
-						i++
-					}
-				}
+				i += 1 + stringLength(text[i+1:])
 			case '{', '}', '[', ']', ',', ':':
 				if !yield(c) {
 					return
