@@ -196,8 +196,6 @@ type Version struct {
 	// nothing to one that was stored, by this program or an older one. Such an object is
 	// served without being decoded.
 	DefaultsSentOnly bool
-	// DefaultsMetadata says that Default may change metadata, of stored objects too.
-	DefaultsMetadata bool
 	// ToHub and FromHub convert to and from the hub version; they are nil for the
 	// hub itself. The result may share memory with the argument.
 	ToHub, FromHub func(obj Object) (Object, error)

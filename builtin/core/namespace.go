@@ -21,7 +21,7 @@ func Namespaces() resource.Definition {
 		Kind:       "Namespace",
 		ShortNames: []string{"ns"},
 		Verbs:      []string{"create", "delete", "get", "list", "patch", "update", "watch"},
-		Versions:   []resource.Version{namespaceVersion()},
+		Versions:   []resource.Version{resource.VersionOf[corev1.Namespace, corev1.NamespaceList]("v1", defaultNamespace)},
 		Strategy: namespaceRules(resource.Rules[*corev1.Namespace]{
 			NameOnUpdate: true,
 			PrepareCreate: func(_ context.Context, ns *corev1.Namespace) {
@@ -96,12 +96,6 @@ func defaultNamespace(ns *corev1.Namespace) {
 	if ns.Status.Phase == "" {
 		ns.Status.Phase = corev1.NamespaceActive
 	}
-}
-
-func namespaceVersion() resource.Version {
-	v := resource.VersionOf[corev1.Namespace, corev1.NamespaceList]("v1", defaultNamespace)
-	v.DefaultsMetadata = true // the label with its name
-	return v
 }
 
 // labelWithName adds the label kubernetes.io/metadata.name. It does not for a generated name

@@ -31,7 +31,7 @@ func ReplicationControllers() resource.Definition {
 		Categories: []string{"all"},
 		Namespaced: true,
 		StorageKey: "controllers",
-		Versions:   []resource.Version{replicationControllerVersion()},
+		Versions:   []resource.Version{resource.VersionOf[corev1.ReplicationController, corev1.ReplicationControllerList]("v1", defaultController)},
 		Strategy: resource.Rules[*corev1.ReplicationController]{
 			ValidateName:    rules.AnyName,
 			OrphanByDefault: true,
@@ -98,12 +98,6 @@ func ReplicationControllers() resource.Definition {
 			resource.FieldFunc("status.replicas", func(rc *corev1.ReplicationController) string { return fmt.Sprint(rc.Status.Replicas) }),
 		},
 	}
-}
-
-func replicationControllerVersion() resource.Version {
-	v := resource.VersionOf[corev1.ReplicationController, corev1.ReplicationControllerList]("v1", defaultController)
-	v.DefaultsMetadata = true // the labels of its pods
-	return v
 }
 
 // defaultController copies labels and selector from the template if they are empty.
