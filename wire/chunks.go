@@ -78,7 +78,7 @@ type section struct {
 	from, to int
 	chunk    *chunk // nil if it has to be encoded
 	keep     bool   // if it has to be, it is worth keeping, or there is room
-	changed  bool   // the list is one that changes: the rest of it is in chunks, or this was
+	changed  bool   // the list changes while it is asked for: its other parts are in chunks, or a chunk had the same first record
 }
 
 // ChunkCache keeps encoded chunks of lists, so that the next list of the same records is

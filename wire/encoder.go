@@ -194,11 +194,18 @@ func (e *Encoder) recordJSON(rec *Record) ([]byte, error) {
 	return rec.Encoding(e.id(encodingJSON), func(*Record) ([]byte, error) { return b, nil })
 }
 
+// mayDefault reports whether defaults may change a record when it is read: those of objects
+// that this process has written are stored with them.
+func (e *Encoder) mayDefault(rec *Record) bool {
+	v := e.Served.Version
+	return v.Default != nil && !v.DefaultsSentOnly && !rec.written
+}
+
 // appendJSONOfProto appends the JSON of a record with its resourceVersion, made of its
 // stored protobuf without decoding that. It is false if reading the object may change it.
 func (e *Encoder) appendJSONOfProto(dst []byte, rec *Record, stored []byte) ([]byte, bool) {
 	version := e.Served.Version
-	if e.Served.Type == nil || !e.Served.IsHub() || version.Default != nil && !version.DefaultsSentOnly && !rec.written {
+	if e.Served.Type == nil || !e.Served.IsHub() || e.mayDefault(rec) {
 		return nil, false
 	}
 	raw, ok := storedProtoBody(e.Served.Definition, version, stored)
@@ -340,7 +347,7 @@ func (e *Encoder) metadataOfProto(rec *Record) (_ []byte, ok bool, err error) {
 	}
 	def, version := e.Served.Definition, e.Served.Version
 	raw, ok := storedProtoBody(def, version, stored)
-	if !ok || version != def.HubVersion() || version.DefaultsMetadata && !rec.written {
+	if !ok || version != def.HubVersion() || e.mayDefault(rec) {
 		return nil, false, nil
 	}
 	var digits [20]byte
