@@ -41,8 +41,8 @@ var sharedSets = sync.OnceValue(func() *setCache { return &setCache{sets: map[st
 type cachedSet struct {
 	raw string
 	// nodes are what tree returns, which decodes raw if they are not there yet.
-	nodes  *node
-	decode sync.Once
+	nodes    *node
+	decoding sync.Once
 	// canonical is the encoding of tree; it equals raw if this server wrote it.
 	canonical string
 
@@ -60,7 +60,7 @@ func (c *cachedSet) fields() *fieldpath.Set {
 
 // tree returns the set as a tree. It must not be changed.
 func (c *cachedSet) tree() *node {
-	c.decode.Do(func() {
+	c.decoding.Do(func() {
 		if c.nodes != nil {
 			return
 		}

@@ -30,7 +30,7 @@ func (m *Manager) createdSet(obj resource.Object) *cachedSet {
 	if !ok {
 		return nil
 	}
-	x := exempt{ignored: m.ignore, themselves: m.strip}
+	x := exempt{ignored: m.ignore, unowned: m.strip}
 	if !m.scoped(m.version) {
 		x.ignored = m.never
 	}
@@ -76,27 +76,27 @@ func (e earlier) of(f *planField) earlier {
 	return wasZero
 }
 
-// exempt are fields that nobody comes to own: ignored are so with all that is below them,
-// themselves only by themselves.
-type exempt struct{ ignored, themselves *node }
+// exempt has the fields that the creator does not come to own. Those in ignored are passed by
+// with everything below them. Those in unowned are not owned themselves, but fields below them
+// may be: metadata is one of them, and its labels are owned.
+type exempt struct{ ignored, unowned *node }
 
-// below returns those below a field, and whether the field is one of them: ignored, or only
-// itself.
-func (x exempt) below(s *step) (below exempt, ignored, itself bool) {
+// below returns what is exempt below a field, and whether the field itself is.
+func (x exempt) below(s *step) (below exempt, ignored, unowned bool) {
 	if x.ignored != nil {
 		below.ignored = x.ignored.get(s)
 		ignored = below.ignored != nil && below.ignored.flags&member != 0
 	}
-	if x.themselves != nil {
-		below.themselves = x.themselves.get(s)
-		itself = below.themselves != nil && below.themselves.flags&member != 0
+	if x.unowned != nil {
+		below.unowned = x.unowned.get(s)
+		unowned = below.unowned != nil && below.unowned.flags&member != 0
 	}
-	return below, ignored, itself
+	return below, ignored, unowned
 }
 
-// value writes the part of the set that a value is, and reports whether it is any. With
-// itself the value is exempt, but not what is below it.
-func (c *created) value(p *plan, was earlier, v reflect.Value, x exempt, itself bool) bool {
+// value writes the fields of a value that are in the set, and reports whether there are any.
+// With unowned the value itself is not in it, only what is below it.
+func (c *created) value(p *plan, was earlier, v reflect.Value, x exempt, unowned bool) bool {
 	if p == nil || p.t == nil {
 		c.unknown = true
 		return false
@@ -114,16 +114,16 @@ func (c *created) value(p *plan, was earlier, v reflect.Value, x exempt, itself 
 		if was == wasZero && v.IsZero() {
 			return false
 		}
-		c.unknown = c.unknown || p.t.forms() != scalarForm && !isIntOrString(v) || was != wasAbsent && !itself
-		return c.leaf(!itself)
+		c.unknown = c.unknown || p.t.forms() != scalarForm && !isIntOrString(v) || was != wasAbsent && !unowned
+		return c.leaf(!unowned)
 	case planMap, planStringMap, planList, planBytes:
 		null = null || v.IsNil()
 	}
 	if null {
-		return c.leaf(was == wasAbsent && !itself)
+		return c.leaf(was == wasAbsent && !unowned)
 	}
 
-	start, owned := len(c.buf), was == wasAbsent && !itself
+	start, owned := len(c.buf), was == wasAbsent && !unowned
 	c.buf = append(c.buf, '{')
 	if owned {
 		c.buf = append(c.buf, `".":{}`...)
@@ -144,9 +144,9 @@ func (c *created) value(p *plan, was earlier, v reflect.Value, x exempt, itself 
 		c.buf = append(c.buf, '}')
 		return true
 	case !found && was == wasZero:
-		owned = !itself && !equal(p.untyped(), reflect.Zero(p.rt), v)
+		owned = !unowned && !equal(p.untyped(), reflect.Zero(p.rt), v)
 	case !found:
-		owned = !itself
+		owned = !unowned
 	}
 	c.buf = c.buf[:start]
 	return c.leaf(owned)
@@ -178,8 +178,9 @@ func (c *created) comma(start int) {
 
 // key begins what is below a key of the object that begins at start.
 func (c *created) key(s *step, start int) {
+	// What needs escapes may be written by structured-merge-diff, in a way of its own.
+	c.unknown = c.unknown || !plain(s.name)
 	for i := range s.keys {
-		// Others are written by structured-merge-diff.
 		c.unknown = c.unknown || s.keys[i].val.kind == isString && !plain(s.keys[i].val.s)
 	}
 	c.comma(start)
@@ -188,25 +189,25 @@ func (c *created) key(s *step, start int) {
 
 // child writes a value with its key into the object that begins at start.
 func (c *created) child(s *step, start int, p *plan, was earlier, v reflect.Value, x exempt) {
-	below, ignored, itself := x.below(s)
+	below, ignored, unowned := x.below(s)
 	if ignored {
 		return
 	}
 	before := len(c.buf)
-	if c.key(s, start); !c.value(p, was, v, below, itself) {
+	if c.key(s, start); !c.value(p, was, v, below, unowned) {
 		c.buf = c.buf[:before]
 	}
 }
 
 // field is child for a field of a struct.
 func (c *created) field(f *planField, start int, p *plan, was earlier, v reflect.Value, x exempt) {
-	below, ignored, itself := x.below(&f.step)
+	below, ignored, unowned := x.below(&f.step)
 	if ignored {
 		return
 	}
 	before := len(c.buf)
 	c.comma(start)
-	if c.buf = append(c.buf, f.key...); !c.value(p, was, v, below, itself) {
+	if c.buf = append(c.buf, f.key...); !c.value(p, was, v, below, unowned) {
 		c.buf = c.buf[:before]
 	}
 }
@@ -244,7 +245,7 @@ func (c *created) stringMap(p *plan, m map[string]string, x exempt, start int) b
 	slices.Sort(names)
 	for _, name := range names {
 		s := fieldStep(name)
-		if _, ignored, itself := x.below(&s); ignored || itself {
+		if _, ignored, unowned := x.below(&s); ignored || unowned {
 			continue
 		}
 		if p.t.field(name) == nil {
@@ -283,7 +284,7 @@ func (c *created) items(p *plan, v reflect.Value, x exempt, start int) bool {
 		s.keys = same[0].keys
 		if len(same) == 1 {
 			c.child(&s, start, p.element(), wasAbsent, v.Index(same[0].index), x)
-		} else if _, ignored, itself := x.below(&s); !ignored && !itself {
+		} else if _, ignored, unowned := x.below(&s); !ignored && !unowned {
 			c.key(&s, start) // they count as one
 			c.buf = append(c.buf, '{', '}')
 		}

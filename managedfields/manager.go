@@ -20,8 +20,8 @@
 // Only changed fields are looked at. A comparison walks both Go values at once, guided by
 // the schema (plan.go, walk.go, compare.go; loose.go for unstructured objects), and results in a
 // tree of changed fields (set.go); those of a new object are written in one pass
-// (created.go). Entries whose fields did not change are kept as they are. Encoded sets are decoded once and cached (cache.go): objects made from one template
-// have equal sets. What these paths cannot decide is left to the library
+// (created.go). Entries whose fields did not change are kept as they are. Encoded sets are
+// decoded once and cached (cache.go): objects made from one template have equal sets. What these paths cannot decide is left to the library
 // structured-merge-diff, whose result is the reference.
 package managedfields
 

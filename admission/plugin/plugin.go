@@ -285,7 +285,7 @@ func get[T resource.Object](ctx context.Context, objects admission.Objects, grou
 // newest is get, with a consistent read if the watch cache does not have the object.
 func newest[T resource.Object](ctx context.Context, objects admission.Objects, group, name, namespace, key string) (T, error) {
 	obj, err := get[T](ctx, objects, group, name, namespace, key)
-	if err == nil || !apierrors.IsNotFound(err) {
+	if err == nil || !apierrors.IsNotFound(err) { // which allocates, also for nil
 		return obj, err
 	}
 	now, err := objects.GetNewest(ctx, group, name, namespace, key)

@@ -130,7 +130,7 @@ func (s *serviceAccount) account(ctx context.Context, a *admission.Attributes, n
 			account, err = s.await(ctx, a.Namespace)
 		}
 	}
-	if err != nil && apierrors.IsNotFound(err) {
+	if err != nil && apierrors.IsNotFound(err) { // which allocates, also for nil
 		err = apierrors.NewNotFound(schema.GroupResource{Resource: "serviceaccount"}, name)
 		if wrong := content.IsPathSegmentName(name); len(wrong) > 0 {
 			err = fmt.Errorf("invalid resource name %q: %v", name, wrong)
