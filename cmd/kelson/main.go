@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"strings"
 
 	"github.com/apikeel/kelson/serverflags"
@@ -22,14 +21,7 @@ const (
 	exitUsage = 2 // the command line is not valid
 )
 
-// garbage is the GOGC percentage: lower than the default, since most of the heap is
-// cached bytes, which cost little to mark.
-const garbage = 60
-
 func main() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(garbage)
-	}
 	os.Exit(run(serverflags.SignalContext(), called(os.Args), streams{in: os.Stdin, out: os.Stdout, err: os.Stderr}))
 }
 
