@@ -24,7 +24,7 @@ type ClaimAllowances struct {
 // ValidateClaimTemplate returns everything that is wrong with the template of a
 // volume claim.
 func ValidateClaimTemplate(t *corev1.PersistentVolumeClaimTemplate, p *field.Path) field.ErrorList {
-	return append(rules.ValidateTemplateMeta(&t.ObjectMeta, p.Child("metadata")), ValidateClaimSpec(&t.Spec, p.Child("spec"), ClaimAllowances{})...)
+	return append(rules.ValidateTemplateMeta(&t.ObjectMeta, childOf(p, "metadata")), ValidateClaimSpec(&t.Spec, childOf(p, "spec"), ClaimAllowances{})...)
 }
 
 // ValidateClaimSpec returns everything that is wrong with the spec of a volume
@@ -32,13 +32,13 @@ func ValidateClaimTemplate(t *corev1.PersistentVolumeClaimTemplate, p *field.Pat
 func ValidateClaimSpec(spec *corev1.PersistentVolumeClaimSpec, p *field.Path, allow ClaimAllowances) field.ErrorList {
 	var e rules.Errors
 	modes := []corev1.PersistentVolumeAccessMode{corev1.ReadOnlyMany, corev1.ReadWriteMany, corev1.ReadWriteOnce, corev1.ReadWriteOncePod}
-	mp := p.Child("accessModes")
+	mp := childOf(p, "accessModes")
 	if len(spec.AccessModes) == 0 {
 		e.Required(mp, "at least 1 access mode is required")
 	}
 	if spec.Selector != nil {
 		opts := metavalidation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: allow.SelectorValues}
-		e.Add(metavalidation.ValidateLabelSelector(spec.Selector, opts, p.Child("selector"))...)
+		e.Add(metavalidation.ValidateLabelSelector(spec.Selector, opts, childOf(p, "selector"))...)
 	}
 	others := false
 	for _, mode := range spec.AccessModes {
@@ -49,7 +49,7 @@ func ValidateClaimSpec(spec *corev1.PersistentVolumeClaimSpec, p *field.Path, al
 		e.Forbidden(mp, "may not use ReadWriteOncePod with other access modes")
 	}
 
-	rp := p.Child("resources").Key(string(corev1.ResourceStorage))
+	rp := entryOf(childOf(p, "resources"), string(corev1.ResourceStorage))
 	if size, ok := spec.Resources.Requests[corev1.ResourceStorage]; !ok {
 		e.Required(rp, "")
 	} else if size.Sign() <= 0 {
@@ -60,46 +60,46 @@ func ValidateClaimSpec(spec *corev1.PersistentVolumeClaimSpec, p *field.Path, al
 			e.DNSSubdomain(p, *name)
 		}
 	}
-	className(spec.StorageClassName, p.Child("storageClassName"))
-	rules.OneOfPointer(&e, p.Child("volumeMode"), spec.VolumeMode, corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)
+	className(spec.StorageClassName, childOf(p, "storageClassName"))
+	rules.OneOfPointer(&e, childOf(p, "volumeMode"), spec.VolumeMode, corev1.PersistentVolumeBlock, corev1.PersistentVolumeFilesystem)
 
 	source, ref := spec.DataSource, spec.DataSourceRef
 	if source != nil {
-		checkDataSource(&e, source.APIGroup, source.Kind, source.Name, p.Child("dataSource"), allow)
+		checkDataSource(&e, source.APIGroup, source.Kind, source.Name, childOf(p, "dataSource"), allow)
 	}
 	if ref != nil {
-		checkDataSource(&e, ref.APIGroup, ref.Kind, ref.Name, p.Child("dataSourceRef"), allow)
+		checkDataSource(&e, ref.APIGroup, ref.Kind, ref.Name, childOf(p, "dataSourceRef"), allow)
 		if ns := ptr.Deref(ref.Namespace, ""); ns != "" {
-			e.InvalidEach(p.Child("dataSourceRef", "namespace"), ns, apivalidation.ValidateNamespaceName(ns, false))
+			e.InvalidEach(childOf(p, "dataSourceRef", "namespace"), ns, apivalidation.ValidateNamespaceName(ns, false))
 		}
 	}
 	if source != nil && ref != nil {
 		switch {
 		case ptr.Deref(ref.Namespace, "") != "":
-			e.Invalid(p, p.Child("dataSource"), "may not be specified when dataSourceRef.namespace is specified")
+			e.Invalid(p, childOf(p, "dataSource"), "may not be specified when dataSourceRef.namespace is specified")
 		case !ptr.Equal(source.APIGroup, ref.APIGroup) || source.Kind != ref.Kind || source.Name != ref.Name:
-			e.Invalid(p, p.Child("dataSource"), "must match dataSourceRef")
+			e.Invalid(p, childOf(p, "dataSource"), "must match dataSourceRef")
 		}
 	}
-	className(spec.VolumeAttributesClassName, p.Child("volumeAttributesClassName"))
+	className(spec.VolumeAttributesClassName, childOf(p, "volumeAttributesClassName"))
 	return field.ErrorList(e)
 }
 
 func checkDataSource(e *rules.Errors, apiGroup *string, kind, name string, p *field.Path, allow ClaimAllowances) {
-	e.NotEmpty(p.Child("name"), name)
-	e.NotEmpty(p.Child("kind"), kind)
+	e.NotEmpty(childOf(p, "name"), name)
+	e.NotEmpty(childOf(p, "kind"), kind)
 	group := ptr.Deref(apiGroup, "")
 	if group == "" && kind != "PersistentVolumeClaim" {
 		e.Invalid(p, kind, "must be 'PersistentVolumeClaim' when referencing the default apiGroup")
 	}
 	if group != "" && !allow.SourceGroups {
-		e.DNSSubdomain(p.Child("apiGroup"), group)
+		e.DNSSubdomain(childOf(p, "apiGroup"), group)
 	}
 }
 
 // ClaimWarnings returns warnings for sizes that are not a whole number of bytes.
 func ClaimWarnings(spec *corev1.PersistentVolumeClaimSpec, p *field.Path) []string {
 	var w []string
-	w = appendFraction(w, spec.Resources.Requests, corev1.ResourceStorage, p.Child("resources", "requests"))
-	return appendFraction(w, spec.Resources.Limits, corev1.ResourceStorage, p.Child("resources", "limits"))
+	w = appendFraction(w, spec.Resources.Requests, corev1.ResourceStorage, childOf(p, "resources", "requests"))
+	return appendFraction(w, spec.Resources.Limits, corev1.ResourceStorage, childOf(p, "resources", "limits"))
 }

@@ -44,7 +44,7 @@ type Place struct {
 }
 
 // Path makes the field path of the container. Most containers are right, and need none.
-func (p Place) Path() *field.Path { return p.spec.Child(p.list).Index(p.i) }
+func (p Place) Path() *field.Path { return itemOf(childOf(p.spec, p.list), p.i) }
 
 // EachContainer calls f for every container of a pod spec, whose path is p.
 func EachContainer(spec *corev1.PodSpec, p *field.Path, f func(c *corev1.Container, at Place)) {
@@ -95,47 +95,46 @@ func checkContainers(e *rules.Errors, ctx *podContext, p *field.Path) {
 		e.Required(p, "")
 		return
 	}
-	names, ports := sets.New[string](), sets.New[string]()
+	var names, ports rules.Seen[string]
 	for i := range ctx.spec.Containers {
-		c, cp := &ctx.spec.Containers[i], p.Index(i)
+		c, cp := &ctx.spec.Containers[i], itemOf(p, i)
 		checkContainer(e, ctx, c, cp)
-		if names.Has(c.Name) {
-			e.Duplicate(cp.Child("name"), c.Name)
+		if names.Again(c.Name) {
+			e.Duplicate(childOf(cp, "name"), c.Name)
 		}
-		names.Insert(c.Name)
 		checkRunning(e, ctx, c, cp)
 		checkRestartPolicy(e, ctx, c, cp)
 	}
 	for i := range ctx.spec.Containers {
-		checkHostPorts(e, &ctx.spec.Containers[i], ports, p.Index(i))
+		checkHostPorts(e, &ctx.spec.Containers[i], &ports, itemOf(p, i))
 	}
 }
 
 func checkInitContainers(e *rules.Errors, ctx *podContext, p *field.Path) {
-	names := sets.New[string]()
+	var names rules.Seen[string]
 	for i := range ctx.spec.Containers {
-		names.Insert(ctx.spec.Containers[i].Name)
+		names.Again(ctx.spec.Containers[i].Name)
 	}
 	for i := range ctx.spec.InitContainers {
-		c, cp := &ctx.spec.InitContainers[i], p.Index(i)
+		c, cp := &ctx.spec.InitContainers[i], itemOf(p, i)
 		checkContainer(e, ctx, c, cp)
 		if c.RestartPolicy != nil && IsSidecar(c) && !ctx.allow.restartAll {
 			if len(c.RestartPolicyRules) > 0 {
-				e.Forbidden(cp.Child("restartPolicyRules"), "restartPolicyRules are not allowed for init containers with restart policy Always")
+				e.Forbidden(childOf(cp, "restartPolicyRules"), "restartPolicyRules are not allowed for init containers with restart policy Always")
 			}
 		} else if c.RestartPolicy != nil {
 			checkRestartPolicy(e, ctx, c, cp)
 		} else if len(c.RestartPolicyRules) > 0 {
-			e.Required(cp.Child("restartPolicy"), rulesWithoutPolicy)
+			e.Required(childOf(cp, "restartPolicy"), rulesWithoutPolicy)
 		}
 		if names.Has(c.Name) {
-			e.Duplicate(cp.Child("name"), c.Name)
+			e.Duplicate(childOf(cp, "name"), c.Name)
 		} else if c.Name != "" {
-			names.Insert(c.Name)
+			names.Again(c.Name)
 		}
 		// Init containers run one after the other, so each has the ports to
 		// itself; the index is that of a list of one.
-		checkHostPorts(e, c, sets.New[string](), p.Index(0))
+		checkHostPorts(e, c, new(rules.Seen[string]), itemOf(p, 0))
 
 		if IsSidecar(c) {
 			checkRunning(e, ctx, c, cp)
@@ -143,20 +142,20 @@ func checkInitContainers(e *rules.Errors, ctx *podContext, p *field.Path) {
 		}
 		const sidecarsOnly = "may not be set for init containers without restartPolicy=Always"
 		if c.Lifecycle != nil {
-			e.Forbidden(cp.Child("lifecycle"), sidecarsOnly)
+			e.Forbidden(childOf(cp, "lifecycle"), sidecarsOnly)
 		}
 		if c.LivenessProbe != nil {
-			e.Forbidden(cp.Child("livenessProbe"), sidecarsOnly)
+			e.Forbidden(childOf(cp, "livenessProbe"), sidecarsOnly)
 		}
 		if c.ReadinessProbe != nil {
-			e.Forbidden(cp.Child("readinessProbe"), sidecarsOnly)
+			e.Forbidden(childOf(cp, "readinessProbe"), sidecarsOnly)
 		}
 		if c.StartupProbe != nil {
-			e.Forbidden(cp.Child("startupProbe"), sidecarsOnly)
+			e.Forbidden(childOf(cp, "startupProbe"), sidecarsOnly)
 		}
 		for j, r := range c.ResizePolicy {
 			if r.RestartPolicy == corev1.RestartContainer && !ctx.allow.initRestartOnResize {
-				e.Invalid(cp.Child("resizePolicy").Index(j).Child("restartPolicy"), r.RestartPolicy,
+				e.Invalid(childOf(itemOf(childOf(cp, "resizePolicy"), j), "restartPolicy"), r.RestartPolicy,
 					"must not be set to 'RestartContainer' for non-sidecar initContainers")
 			}
 		}
@@ -174,26 +173,26 @@ func checkEphemeralContainers(e *rules.Errors, ctx *podContext, p *field.Path) {
 	}
 	all := others.Clone()
 	for i := range ctx.spec.EphemeralContainers {
-		ec, cp := &ctx.spec.EphemeralContainers[i], p.Index(i)
+		ec, cp := &ctx.spec.EphemeralContainers[i], itemOf(p, i)
 		c := (*corev1.Container)(&ec.EphemeralContainerCommon)
 		checkContainer(e, ctx, c, cp)
 		CheckImageSpaces(e, c, cp)
 		if all.Has(c.Name) {
-			e.Duplicate(cp.Child("name"), c.Name)
+			e.Duplicate(childOf(cp, "name"), c.Name)
 		}
 		all.Insert(c.Name)
 		if ec.TargetContainerName != "" && !others.Has(ec.TargetContainerName) {
-			e.Add(field.NotFound(cp.Child("targetContainerName"), ec.TargetContainerName))
+			e.Add(field.NotFound(childOf(cp, "targetContainerName"), ec.TargetContainerName))
 		}
 		rules.ForbidOthers(e, ec.EphemeralContainerCommon, forbidden, cp, "Name", "Image", "Command", "Args", "WorkingDir",
 			"EnvFrom", "Env", "VolumeMounts", "VolumeDevices", "TerminationMessagePath", "TerminationMessagePolicy",
 			"ImagePullPolicy", "SecurityContext", "Stdin", "StdinOnce", "TTY")
 		for j, m := range c.VolumeMounts {
 			if m.SubPath != "" {
-				e.Forbidden(cp.Child("volumeMounts").Index(j).Child("subPath"), forbidden)
+				e.Forbidden(childOf(itemOf(childOf(cp, "volumeMounts"), j), "subPath"), forbidden)
 			}
 			if m.SubPathExpr != "" {
-				e.Forbidden(cp.Child("volumeMounts").Index(j).Child("subPathExpr"), forbidden)
+				e.Forbidden(childOf(itemOf(childOf(cp, "volumeMounts"), j), "subPathExpr"), forbidden)
 			}
 		}
 	}
@@ -202,36 +201,36 @@ func checkEphemeralContainers(e *rules.Errors, ctx *podContext, p *field.Path) {
 // checkContainer validates the fields that init, ordinary and ephemeral
 // containers share.
 func checkContainer(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field.Path) {
-	if e.NotEmpty(p.Child("name"), c.Name) {
-		e.DNSLabel(p.Child("name"), c.Name)
+	if e.NotEmpty(childOf(p, "name"), c.Name) {
+		e.DNSLabel(childOf(p, "name"), c.Name)
 	}
-	e.NotEmpty(p.Child("image"), c.Image)
-	rules.OneOfOrRequired(e, p.Child("terminationMessagePolicy"), c.TerminationMessagePolicy,
+	e.NotEmpty(childOf(p, "image"), c.Image)
+	rules.OneOfOrRequired(e, childOf(p, "terminationMessagePolicy"), c.TerminationMessagePolicy,
 		corev1.TerminationMessageReadFile, corev1.TerminationMessageFallbackToLogsOnError)
-	checkPorts(e, c.Ports, p.Child("ports"))
-	checkEnv(e, c.Env, p.Child("env"))
-	checkEnvFrom(e, c.EnvFrom, p.Child("envFrom"))
-	checkMounts(e, ctx, c, p.Child("volumeMounts"))
-	checkDevices(e, ctx, c, p.Child("volumeDevices"))
-	checkPullPolicy(e, c.ImagePullPolicy, p.Child("imagePullPolicy"))
-	checkResources(e, &c.Resources, rules.CheckContainerResourceName, ctx.claims, p.Child("resources"), ctx.allow)
-	checkResizePolicy(e, c.ResizePolicy, ctx.spec.RestartPolicy, p.Child("resizePolicy"))
-	checkSecurityContext(e, c.SecurityContext, ctx, p.Child("securityContext"))
+	checkPorts(e, c.Ports, childOf(p, "ports"))
+	checkEnv(e, c.Env, childOf(p, "env"))
+	checkEnvFrom(e, c.EnvFrom, childOf(p, "envFrom"))
+	checkMounts(e, ctx, c, childOf(p, "volumeMounts"))
+	checkDevices(e, ctx, c, childOf(p, "volumeDevices"))
+	checkPullPolicy(e, c.ImagePullPolicy, childOf(p, "imagePullPolicy"))
+	checkResources(e, &c.Resources, rules.CheckContainerResourceName, ctx.claims, childOf(p, "resources"), ctx.allow)
+	checkResizePolicy(e, c.ResizePolicy, ctx.spec.RestartPolicy, childOf(p, "resizePolicy"))
+	checkSecurityContext(e, c.SecurityContext, ctx, childOf(p, "securityContext"))
 }
 
 // checkRunning validates the hooks and probes of a container that keeps running.
 func checkRunning(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field.Path) {
 	grace := ctx.spec.TerminationGracePeriodSeconds
 	if l := c.Lifecycle; l != nil {
-		lp := p.Child("lifecycle")
+		lp := childOf(p, "lifecycle")
 		if h := l.PostStart; h != nil {
-			checkHandler(e, handler{h.Exec, h.HTTPGet, h.TCPSocket, nil, h.Sleep}, grace, lp.Child("postStart"))
+			checkHandler(e, handler{h.Exec, h.HTTPGet, h.TCPSocket, nil, h.Sleep}, grace, childOf(lp, "postStart"))
 		}
 		if h := l.PreStop; h != nil {
-			checkHandler(e, handler{h.Exec, h.HTTPGet, h.TCPSocket, nil, h.Sleep}, grace, lp.Child("preStop"))
+			checkHandler(e, handler{h.Exec, h.HTTPGet, h.TCPSocket, nil, h.Sleep}, grace, childOf(lp, "preStop"))
 		}
 		if l.StopSignal != nil {
-			checkStopSignal(e, *l.StopSignal, ctx.spec.OS, lp.Child("stopSignal"))
+			checkStopSignal(e, *l.StopSignal, ctx.spec.OS, childOf(lp, "stopSignal"))
 		}
 	}
 	checkProbe(e, c.LivenessProbe, livenessProbe, p)
@@ -242,7 +241,7 @@ func checkRunning(e *rules.Errors, ctx *podContext, c *corev1.Container, p *fiel
 // CheckImageSpaces reports an image with spaces at its beginning or end.
 func CheckImageSpaces(e *rules.Errors, c *corev1.Container, p *field.Path) {
 	if c.Image != strings.TrimSpace(c.Image) {
-		e.Invalid(p.Child("image"), c.Image, "must not have leading or trailing whitespace")
+		e.Invalid(childOf(p, "image"), c.Image, "must not have leading or trailing whitespace")
 	}
 }
 
@@ -251,87 +250,83 @@ func checkPullPolicy(e *rules.Errors, policy corev1.PullPolicy, p *field.Path) {
 }
 
 func checkPorts(e *rules.Errors, ports []corev1.ContainerPort, p *field.Path) {
-	names := sets.New[string]()
+	var names rules.Seen[string]
 	for i := range ports {
-		port, pp := &ports[i], p.Index(i)
+		port, pp := &ports[i], itemOf(p, i)
 		if port.Name != "" {
 			if messages := rules.CheckPortName(port.Name); len(messages) > 0 {
-				e.InvalidEach(pp.Child("name"), port.Name, messages)
-			} else if names.Has(port.Name) {
-				e.Duplicate(pp.Child("name"), port.Name)
-			} else {
-				names.Insert(port.Name)
+				e.InvalidEach(childOf(pp, "name"), port.Name, messages)
+			} else if names.Again(port.Name) {
+				e.Duplicate(childOf(pp, "name"), port.Name)
 			}
 		}
 		if port.ContainerPort == 0 {
-			e.Required(pp.Child("containerPort"), "")
+			e.Required(childOf(pp, "containerPort"), "")
 		} else {
-			e.InvalidEach(pp.Child("containerPort"), port.ContainerPort, validation.IsValidPortNum(int(port.ContainerPort)))
+			e.InvalidEach(childOf(pp, "containerPort"), port.ContainerPort, validation.IsValidPortNum(int(port.ContainerPort)))
 		}
 		if port.HostPort != 0 {
-			e.InvalidEach(pp.Child("hostPort"), port.HostPort, validation.IsValidPortNum(int(port.HostPort)))
+			e.InvalidEach(childOf(pp, "hostPort"), port.HostPort, validation.IsValidPortNum(int(port.HostPort)))
 		}
-		rules.OneOfOrRequired(e, pp.Child("protocol"), port.Protocol, corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)
+		rules.OneOfOrRequired(e, childOf(pp, "protocol"), port.Protocol, corev1.ProtocolSCTP, corev1.ProtocolTCP, corev1.ProtocolUDP)
 	}
 }
 
 // checkHostPorts reports host ports that another container already uses, and
 // adds those of the container to taken.
-func checkHostPorts(e *rules.Errors, c *corev1.Container, taken sets.Set[string], p *field.Path) {
+func checkHostPorts(e *rules.Errors, c *corev1.Container, taken *rules.Seen[string], p *field.Path) {
 	for i, port := range c.Ports {
 		if port.HostPort == 0 {
 			continue
 		}
 		key := fmt.Sprintf("%s/%s/%d", port.Protocol, port.HostIP, port.HostPort)
-		if taken.Has(key) {
-			e.Duplicate(p.Child("ports").Index(i).Child("hostPort"), key)
+		if taken.Again(key) {
+			e.Duplicate(childOf(itemOf(childOf(p, "ports"), i), "hostPort"), key)
 		}
-		taken.Insert(key)
 	}
 }
 
 func checkMounts(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field.Path) {
-	paths := sets.New[string]()
+	var paths rules.Seen[string]
 	devices, devicePaths := placesOf(c.VolumeDevices, func(d *corev1.VolumeDevice) (name, path string) { return d.Name, d.DevicePath })
 	for i := range c.VolumeMounts {
-		m, mp := &c.VolumeMounts[i], p.Index(i)
-		e.NotEmpty(mp.Child("name"), m.Name)
+		m, mp := &c.VolumeMounts[i], itemOf(p, i)
+		e.NotEmpty(childOf(mp, "name"), m.Name)
 		volume := ctx.volumes[m.Name]
 		if volume == nil {
-			e.Add(field.NotFound(mp.Child("name"), m.Name))
+			e.Add(field.NotFound(childOf(mp, "name"), m.Name))
 		}
-		e.NotEmpty(mp.Child("mountPath"), m.MountPath)
-		if paths.Has(m.MountPath) {
-			e.Invalid(mp.Child("mountPath"), m.MountPath, "must be unique")
+		e.NotEmpty(childOf(mp, "mountPath"), m.MountPath)
+		if paths.Again(m.MountPath) {
+			e.Invalid(childOf(mp, "mountPath"), m.MountPath, "must be unique")
 		}
-		paths.Insert(m.MountPath)
 		if devices.Has(m.Name) {
-			e.Invalid(mp.Child("name"), m.Name, "must not already exist in volumeDevices")
+			e.Invalid(childOf(mp, "name"), m.Name, "must not already exist in volumeDevices")
 		}
 		if devicePaths.Has(m.MountPath) {
-			e.Invalid(mp.Child("mountPath"), m.MountPath, "must not already exist as a path in volumeDevices")
+			e.Invalid(childOf(mp, "mountPath"), m.MountPath, "must not already exist as a path in volumeDevices")
 		}
-		checkDescendingPath(e, m.SubPath, p.Child("subPath"))
+		checkDescendingPath(e, m.SubPath, childOf(p, "subPath"))
 		if m.SubPathExpr != "" && m.SubPath != "" {
-			e.Invalid(mp.Child("subPathExpr"), m.SubPathExpr, "subPathExpr and subPath are mutually exclusive")
+			e.Invalid(childOf(mp, "subPathExpr"), m.SubPathExpr, "subPathExpr and subPath are mutually exclusive")
 		}
-		checkDescendingPath(e, m.SubPathExpr, p.Child("subPathExpr"))
+		checkDescendingPath(e, m.SubPathExpr, childOf(p, "subPathExpr"))
 		checkPropagation(e, m, c, p)
-		checkBindOptions(e, m, volume, mp.Child("bindMountOptions"))
+		checkBindOptions(e, m, volume, childOf(mp, "bindMountOptions"))
 	}
 }
 
 // checkPropagation validates mount propagation. Its errors have the path of the
 // list of mounts, not of the mount, as in Kubernetes.
 func checkPropagation(e *rules.Errors, m *corev1.VolumeMount, c *corev1.Container, p *field.Path) {
-	pp := p.Child("mountPropagation")
+	pp := childOf(p, "mountPropagation")
 	rules.OneOfPointer(e, pp, m.MountPropagation,
 		corev1.MountPropagationBidirectional, corev1.MountPropagationHostToContainer, corev1.MountPropagationNone)
 	if m.MountPropagation != nil && *m.MountPropagation == corev1.MountPropagationBidirectional && !isPrivileged(c.SecurityContext) {
 		e.Forbidden(pp, "Bidirectional mount propagation is available only to privileged containers")
 	}
 
-	rp := p.Child("recursiveReadOnly")
+	rp := childOf(p, "recursiveReadOnly")
 	rules.OneOfPointer(e, rp, m.RecursiveReadOnly,
 		corev1.RecursiveReadOnlyDisabled, corev1.RecursiveReadOnlyEnabled, corev1.RecursiveReadOnlyIfPossible)
 	if m.RecursiveReadOnly == nil ||
@@ -353,10 +348,10 @@ func isPrivileged(sc *corev1.SecurityContext) bool {
 func checkBindOptions(e *rules.Errors, m *corev1.VolumeMount, volume *corev1.VolumeSource, p *field.Path) {
 	var seen rules.Seen[string]
 	for i, option := range m.BindMountOptions {
-		rules.OneOf(e, p.Index(i), option,
+		rules.OneOf(e, itemOf(p, i), option,
 			string(corev1.BindMountOptionNoDev), string(corev1.BindMountOptionNoExec), string(corev1.BindMountOptionNoSUID))
 		if seen.Again(option) {
-			e.Duplicate(p.Index(i), option)
+			e.Duplicate(itemOf(p, i), option)
 		}
 	}
 	if len(m.BindMountOptions) > 0 && volume != nil && volume.Image != nil {
@@ -381,8 +376,8 @@ func checkDevices(e *rules.Errors, ctx *podContext, c *corev1.Container, p *fiel
 	names, paths := sets.New[string](), sets.New[string]()
 	mounts, mountPaths := placesOf(c.VolumeMounts, func(m *corev1.VolumeMount) (name, path string) { return m.Name, m.MountPath })
 	for i := range c.VolumeDevices {
-		d, dp := &c.VolumeDevices[i], p.Index(i)
-		np, pp := dp.Child("name"), dp.Child("devicePath")
+		d, dp := &c.VolumeDevices[i], itemOf(p, i)
+		np, pp := childOf(dp, "name"), childOf(dp, "devicePath")
 		e.NotEmpty(np, d.Name)
 		if names.Has(d.Name) {
 			e.Invalid(np, d.Name, "must be unique")
@@ -417,7 +412,7 @@ func checkResizePolicy(e *rules.Errors, policies []corev1.ContainerResizePolicy,
 	var seen rules.Seen[corev1.ResourceName]
 	for i, r := range policies {
 		if seen.Again(r.ResourceName) {
-			e.Duplicate(p.Index(i), r.ResourceName)
+			e.Duplicate(itemOf(p, i), r.ResourceName)
 		}
 		rules.OneOfOrRequired(e, p, r.ResourceName, corev1.ResourceCPU, corev1.ResourceMemory)
 		rules.OneOfOrRequired(e, p, r.RestartPolicy, corev1.NotRequired, corev1.RestartContainer)
@@ -431,13 +426,13 @@ func checkResizePolicy(e *rules.Errors, policies []corev1.ContainerResizePolicy,
 func checkRestartPolicy(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field.Path) {
 	if c.RestartPolicy == nil {
 		if len(c.RestartPolicyRules) > 0 {
-			e.Required(p.Child("restartPolicy"), rulesWithoutPolicy)
+			e.Required(childOf(p, "restartPolicy"), rulesWithoutPolicy)
 		}
 	} else {
-		rules.OneOf(e, p.Child("restartPolicy"), *c.RestartPolicy,
+		rules.OneOf(e, childOf(p, "restartPolicy"), *c.RestartPolicy,
 			corev1.ContainerRestartPolicyAlways, corev1.ContainerRestartPolicyNever, corev1.ContainerRestartPolicyOnFailure)
 	}
-	rp := p.Child("restartPolicyRules")
+	rp := childOf(p, "restartPolicyRules")
 	if n := len(c.RestartPolicyRules); n > 20 {
 		e.Add(field.TooMany(rp, n, 20))
 	}
@@ -446,16 +441,16 @@ func checkRestartPolicy(e *rules.Errors, ctx *podContext, c *corev1.Container, p
 		actions = append(actions, corev1.ContainerRestartRuleActionRestartAllContainers)
 	}
 	for i, rule := range c.RestartPolicyRules {
-		rules.OneOf(e, rp.Index(i).Child("action"), rule.Action, actions...)
-		cp := rp.Index(i).Child("exitCodes")
+		rules.OneOf(e, childOf(itemOf(rp, i), "action"), rule.Action, actions...)
+		cp := childOf(itemOf(rp, i), "exitCodes")
 		if rule.ExitCodes == nil {
 			e.Required(cp, "must be specified")
 			continue
 		}
-		rules.OneOf(e, cp.Child("operator"), rule.ExitCodes.Operator,
+		rules.OneOf(e, childOf(cp, "operator"), rule.ExitCodes.Operator,
 			corev1.ContainerRestartRuleOnExitCodesOpIn, corev1.ContainerRestartRuleOnExitCodesOpNotIn)
 		if n := len(rule.ExitCodes.Values); n > 255 {
-			e.Add(field.TooMany(cp.Child("values"), n, 255))
+			e.Add(field.TooMany(childOf(cp, "values"), n, 255))
 		}
 	}
 }

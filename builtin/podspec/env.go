@@ -15,12 +15,12 @@ import (
 
 func checkEnv(e *rules.Errors, env []corev1.EnvVar, p *field.Path) {
 	for i := range env {
-		v, vp := &env[i], p.Index(i)
-		if e.NotEmpty(vp.Child("name"), v.Name) {
-			e.InvalidEach(vp.Child("name"), v.Name, validation.IsRelaxedEnvVarName(v.Name))
+		v, vp := &env[i], itemOf(p, i)
+		if e.NotEmpty(childOf(vp, "name"), v.Name) {
+			e.InvalidEach(childOf(vp, "name"), v.Name, validation.IsRelaxedEnvVarName(v.Name))
 		}
 		if v.ValueFrom != nil {
-			checkEnvSource(e, v, vp.Child("valueFrom"))
+			checkEnvSource(e, v, childOf(vp, "valueFrom"))
 		}
 	}
 }
@@ -29,24 +29,24 @@ func checkEnvSource(e *rules.Errors, v *corev1.EnvVar, p *field.Path) {
 	s, found := v.ValueFrom, 0
 	if s.FieldRef != nil {
 		found++
-		checkFieldRef(e, s.FieldRef, p.Child("fieldRef"), "metadata.name", "metadata.namespace", "metadata.uid",
+		checkFieldRef(e, s.FieldRef, childOf(p, "fieldRef"), "metadata.name", "metadata.namespace", "metadata.uid",
 			"spec.nodeName", "spec.serviceAccountName", "status.hostIP", "status.hostIPs", "status.podIP", "status.podIPs")
 	}
 	if s.ResourceFieldRef != nil {
 		found++
-		checkResourceFieldRef(e, s.ResourceFieldRef, false, p.Child("resourceFieldRef"))
+		checkResourceFieldRef(e, s.ResourceFieldRef, false, childOf(p, "resourceFieldRef"))
 	}
 	if r := s.ConfigMapKeyRef; r != nil {
 		found++
-		checkKeyRef(e, r.Name, r.Key, p.Child("configMapKeyRef"))
+		checkKeyRef(e, r.Name, r.Key, childOf(p, "configMapKeyRef"))
 	}
 	if r := s.SecretKeyRef; r != nil {
 		found++
-		checkKeyRef(e, r.Name, r.Key, p.Child("secretKeyRef"))
+		checkKeyRef(e, r.Name, r.Key, childOf(p, "secretKeyRef"))
 	}
 	if s.FileKeyRef != nil {
 		found++
-		checkFileKeyRef(e, s.FileKeyRef, p.Child("fileKeyRef"))
+		checkFileKeyRef(e, s.FileKeyRef, childOf(p, "fileKeyRef"))
 	}
 	switch {
 	case found == 0:
@@ -59,29 +59,29 @@ func checkEnvSource(e *rules.Errors, v *corev1.EnvVar, p *field.Path) {
 }
 
 func checkKeyRef(e *rules.Errors, name, key string, p *field.Path) {
-	e.DNSSubdomain(p.Child("name"), name)
-	if e.NotEmpty(p.Child("key"), key) {
-		e.InvalidEach(p.Child("key"), key, validation.IsConfigMapKey(key))
+	e.DNSSubdomain(childOf(p, "name"), name)
+	if e.NotEmpty(childOf(p, "key"), key) {
+		e.InvalidEach(childOf(p, "key"), key, validation.IsConfigMapKey(key))
 	}
 }
 
 func checkFileKeyRef(e *rules.Errors, r *corev1.FileKeySelector, p *field.Path) {
-	if e.NotEmpty(p.Child("key"), r.Key) {
-		e.InvalidEach(p.Child("key"), r.Key, validation.IsRelaxedEnvVarName(r.Key))
+	if e.NotEmpty(childOf(p, "key"), r.Key) {
+		e.InvalidEach(childOf(p, "key"), r.Key, validation.IsRelaxedEnvVarName(r.Key))
 	}
-	if e.NotEmpty(p.Child("volumeName"), r.VolumeName) {
-		e.DNSLabel(p.Child("volumeName"), r.VolumeName)
+	if e.NotEmpty(childOf(p, "volumeName"), r.VolumeName) {
+		e.DNSLabel(childOf(p, "volumeName"), r.VolumeName)
 	}
-	if e.NotEmpty(p.Child("path"), r.Path) {
-		checkNoBacksteps(e, r.Path, p.Child("path"))
+	if e.NotEmpty(childOf(p, "path"), r.Path) {
+		checkNoBacksteps(e, r.Path, childOf(p, "path"))
 	}
 }
 
 func checkEnvFrom(e *rules.Errors, sources []corev1.EnvFromSource, p *field.Path) {
 	for i := range sources {
-		s, sp := &sources[i], p.Index(i)
+		s, sp := &sources[i], itemOf(p, i)
 		if s.Prefix != "" {
-			e.InvalidEach(sp.Child("prefix"), s.Prefix, validation.IsRelaxedEnvVarName(s.Prefix))
+			e.InvalidEach(childOf(sp, "prefix"), s.Prefix, validation.IsRelaxedEnvVarName(s.Prefix))
 		}
 		// Names may be those of generated objects, which end with a dash while
 		// they are not complete.
@@ -91,10 +91,10 @@ func checkEnvFrom(e *rules.Errors, sources []corev1.EnvFromSource, p *field.Path
 			}
 		}
 		if s.ConfigMapRef != nil {
-			name(s.ConfigMapRef.Name, sp.Child("configMapRef", "name"))
+			name(s.ConfigMapRef.Name, childOf(sp, "configMapRef", "name"))
 		}
 		if s.SecretRef != nil {
-			name(s.SecretRef.Name, sp.Child("secretRef", "name"))
+			name(s.SecretRef.Name, childOf(sp, "secretRef", "name"))
 		}
 		switch {
 		case s.ConfigMapRef == nil && s.SecretRef == nil:
@@ -108,12 +108,12 @@ func checkEnvFrom(e *rules.Errors, sources []corev1.EnvFromSource, p *field.Path
 // checkFieldRef validates a reference to a field of the pod. supported are the
 // fields that can be used here, besides a single label or annotation.
 func checkFieldRef(e *rules.Errors, r *corev1.ObjectFieldSelector, p *field.Path, supported ...string) {
-	if !e.NotEmpty(p.Child("apiVersion"), r.APIVersion) || !e.NotEmpty(p.Child("fieldPath"), r.FieldPath) {
+	if !e.NotEmpty(childOf(p, "apiVersion"), r.APIVersion) || !e.NotEmpty(childOf(p, "fieldPath"), r.FieldPath) {
 		return
 	}
 	path, subscript, subscripted := cutSubscript(r.FieldPath)
 	fail := func(format, arg string) {
-		e.Invalid(p.Child("fieldPath"), r.FieldPath, "error converting fieldPath: "+fmt.Sprintf(format, arg))
+		e.Invalid(childOf(p, "fieldPath"), r.FieldPath, "error converting fieldPath: "+fmt.Sprintf(format, arg))
 	}
 	switch {
 	case r.APIVersion != "v1":
@@ -130,7 +130,7 @@ func checkFieldRef(e *rules.Errors, r *corev1.ObjectFieldSelector, p *field.Path
 		if path == "spec.host" {
 			path = "spec.nodeName"
 		}
-		rules.OneOf(e, p.Child("fieldPath"), path, supported...)
+		rules.OneOf(e, childOf(p, "fieldPath"), path, supported...)
 	}
 }
 
@@ -168,11 +168,11 @@ func checkResourceFieldRef(e *rules.Errors, r *corev1.ResourceFieldSelector, vol
 	hugePages := strings.HasPrefix(r.Resource, "requests.hugepages-") || strings.HasPrefix(r.Resource, "limits.hugepages-")
 	switch {
 	case volume && r.ContainerName == "":
-		e.Required(p.Child("containerName"), "")
+		e.Required(childOf(p, "containerName"), "")
 	case r.Resource == "":
-		e.Required(p.Child("resource"), "")
+		e.Required(childOf(p, "resource"), "")
 	case !hugePages:
-		rules.OneOf(e, p.Child("resource"), r.Resource, fields...)
+		rules.OneOf(e, childOf(p, "resource"), r.Resource, fields...)
 	}
 
 	if r.Divisor.IsZero() || !hugePages && !slices.Contains(fields, r.Resource) {
@@ -189,7 +189,7 @@ func checkResourceFieldRef(e *rules.Errors, r *corev1.ResourceFieldSelector, vol
 	}
 	known := strings.FieldsFunc(strings.ReplaceAll(divisors, " and ", ", "), func(r rune) bool { return r == ',' || r == ' ' })
 	if !slices.Contains(known, r.Divisor.String()) {
-		e.Invalid(p.Child("divisor"), r.Resource, fmt.Sprintf("only divisor's values %s are supported with the %s resource", divisors, kind))
+		e.Invalid(childOf(p, "divisor"), r.Resource, fmt.Sprintf("only divisor's values %s are supported with the %s resource", divisors, kind))
 	}
 }
 
@@ -202,7 +202,7 @@ func checkFileKeyVolumes(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 				continue
 			}
 			name := c.Env[i].ValueFrom.FileKeyRef.VolumeName
-			np := at.Path().Child("env").Index(i).Child("valueFrom", "fileKeyRef", "volumeName")
+			np := childOf(itemOf(childOf(at.Path(), "env"), i), "valueFrom", "fileKeyRef", "volumeName")
 			// The last volume of a name counts; duplicates are reported anyway.
 			var volume *corev1.Volume
 			for j := range spec.Volumes {

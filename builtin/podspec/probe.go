@@ -34,23 +34,23 @@ func checkProbe(e *rules.Errors, probe *corev1.Probe, name string, container *fi
 	if probe == nil {
 		return
 	}
-	p := container.Child(name)
+	p := childOf(container, name)
 	checkHandler(e, handler{probe.Exec, probe.HTTPGet, probe.TCPSocket, probe.GRPC, nil}, nil, p)
-	e.NonNegative(p.Child("initialDelaySeconds"), int64(probe.InitialDelaySeconds))
-	e.NonNegative(p.Child("timeoutSeconds"), int64(probe.TimeoutSeconds))
-	e.NonNegative(p.Child("periodSeconds"), int64(probe.PeriodSeconds))
-	e.NonNegative(p.Child("successThreshold"), int64(probe.SuccessThreshold))
-	e.NonNegative(p.Child("failureThreshold"), int64(probe.FailureThreshold))
+	e.NonNegative(childOf(p, "initialDelaySeconds"), int64(probe.InitialDelaySeconds))
+	e.NonNegative(childOf(p, "timeoutSeconds"), int64(probe.TimeoutSeconds))
+	e.NonNegative(childOf(p, "periodSeconds"), int64(probe.PeriodSeconds))
+	e.NonNegative(childOf(p, "successThreshold"), int64(probe.SuccessThreshold))
+	e.NonNegative(childOf(p, "failureThreshold"), int64(probe.FailureThreshold))
 	grace := probe.TerminationGracePeriodSeconds
 	if grace != nil && *grace <= 0 {
-		e.Invalid(p.Child("terminationGracePeriodSeconds"), *grace, "must be greater than 0")
+		e.Invalid(childOf(p, "terminationGracePeriodSeconds"), *grace, "must be greater than 0")
 	}
 	if name == readinessProbe {
 		if grace != nil {
-			e.Invalid(p.Child("terminationGracePeriodSeconds"), grace, "must not be set for readinessProbes")
+			e.Invalid(childOf(p, "terminationGracePeriodSeconds"), grace, "must not be set for readinessProbes")
 		}
 	} else if probe.SuccessThreshold != 1 {
-		e.Invalid(p.Child("successThreshold"), probe.SuccessThreshold, "must be 1")
+		e.Invalid(childOf(p, "successThreshold"), probe.SuccessThreshold, "must be 1")
 	}
 }
 
@@ -58,27 +58,27 @@ func checkHandler(e *rules.Errors, h handler, grace *int64, p *field.Path) {
 	found := false
 	first := func(name string) bool {
 		if found {
-			e.Forbidden(p.Child(name), "may not specify more than 1 handler type")
+			e.Forbidden(childOf(p, name), "may not specify more than 1 handler type")
 			return false
 		}
 		found = true
 		return true
 	}
 	if h.exec != nil && first("exec") && len(h.exec.Command) == 0 {
-		e.Required(p.Child("exec", "command"), "")
+		e.Required(childOf(p, "exec", "command"), "")
 	}
 	if h.httpGet != nil && first("httpGet") {
-		checkHTTPGet(e, h.httpGet, p.Child("httpGet"))
+		checkHTTPGet(e, h.httpGet, childOf(p, "httpGet"))
 	}
 	if h.tcpSocket != nil && first("tcpSocket") {
-		checkPortNumberOrName(e, h.tcpSocket.Port, p.Child("tcpSocket", "port"))
+		checkPortNumberOrName(e, h.tcpSocket.Port, childOf(p, "tcpSocket", "port"))
 	}
 	if h.grpc != nil && first("grpc") {
-		checkPortNumberOrName(e, intstr.FromInt32(h.grpc.Port), p.Child("grpc", "port"))
-		rules.OneOfPointer(e, p.Child("grpc", "mode"), h.grpc.Mode, corev1.GRPCProbeModePlaintext, corev1.GRPCProbeModeTLS)
+		checkPortNumberOrName(e, intstr.FromInt32(h.grpc.Port), childOf(p, "grpc", "port"))
+		rules.OneOfPointer(e, childOf(p, "grpc", "mode"), h.grpc.Mode, corev1.GRPCProbeModePlaintext, corev1.GRPCProbeModeTLS)
 	}
 	if h.sleep != nil && first("sleep") && grace != nil && (h.sleep.Seconds < 0 || h.sleep.Seconds > *grace) {
-		e.Invalid(p.Child("sleep"), h.sleep.Seconds,
+		e.Invalid(childOf(p, "sleep"), h.sleep.Seconds,
 			fmt.Sprintf("must be non-negative and less than terminationGracePeriodSeconds (%d)", *grace))
 	}
 	if !found {
@@ -87,18 +87,18 @@ func checkHandler(e *rules.Errors, h handler, grace *int64, p *field.Path) {
 }
 
 func checkHTTPGet(e *rules.Errors, a *corev1.HTTPGetAction, p *field.Path) {
-	e.NotEmpty(p.Child("path"), a.Path)
-	checkPortNumberOrName(e, a.Port, p.Child("port"))
-	rules.OneOf(e, p.Child("scheme"), a.Scheme, corev1.URISchemeHTTP, corev1.URISchemeHTTPS)
+	e.NotEmpty(childOf(p, "path"), a.Path)
+	checkPortNumberOrName(e, a.Port, childOf(p, "port"))
+	rules.OneOf(e, childOf(p, "scheme"), a.Scheme, corev1.URISchemeHTTP, corev1.URISchemeHTTPS)
 	for _, h := range a.HTTPHeaders {
-		e.InvalidEach(p.Child("httpHeaders"), h.Name, validation.IsHTTPHeaderName(h.Name))
+		e.InvalidEach(childOf(p, "httpHeaders"), h.Name, validation.IsHTTPHeaderName(h.Name))
 	}
-	rules.OneOfPointer(e, p.Child("protocol"), a.Protocol, corev1.HTTPProtocolHTTP1, corev1.HTTPProtocolHTTP2)
+	rules.OneOfPointer(e, childOf(p, "protocol"), a.Protocol, corev1.HTTPProtocolHTTP1, corev1.HTTPProtocolHTTP2)
 	if a.Protocol != nil && *a.Protocol == corev1.HTTPProtocolHTTP2 {
 		if a.Scheme != corev1.URISchemeHTTP {
-			e.Invalid(p.Child("protocol"), *a.Protocol, "is only supported with HTTP (H2C)")
+			e.Invalid(childOf(p, "protocol"), *a.Protocol, "is only supported with HTTP (H2C)")
 		} else if a.Host != "" {
-			e.Invalid(p.Child("host"), a.Host, "must be empty when `protocol` is \"HTTP2\"")
+			e.Invalid(childOf(p, "host"), a.Host, "must be empty when `protocol` is \"HTTP2\"")
 		}
 	}
 }

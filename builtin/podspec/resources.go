@@ -31,7 +31,7 @@ func checkResources(e *rules.Errors, r *corev1.ResourceRequirements, checkName f
 	compute, hugePages := false, false
 	list := func(list corev1.ResourceList, lp *field.Path, more func(corev1.ResourceName, resource.Quantity)) {
 		for _, name := range rules.SortedResourceNames(list) {
-			quantity, np := list[name], lp.Key(string(name))
+			quantity, np := list[name], entryOf(lp, string(name))
 			checkName(e, name, np)
 			rules.CheckQuantity(e, name, quantity, np)
 			more(name, quantity)
@@ -44,7 +44,7 @@ func checkResources(e *rules.Errors, r *corev1.ResourceRequirements, checkName f
 			compute = compute || name == corev1.ResourceCPU || name == corev1.ResourceMemory
 		}
 	}
-	limits, requests := p.Child("limits"), p.Child("requests")
+	limits, requests := childOf(p, "limits"), childOf(p, "requests")
 	list(r.Limits, limits, func(corev1.ResourceName, resource.Quantity) {})
 	list(r.Requests, requests, func(name corev1.ResourceName, quantity resource.Quantity) {
 		limit, ok := r.Limits[name]
@@ -61,7 +61,7 @@ func checkResources(e *rules.Errors, r *corev1.ResourceRequirements, checkName f
 	if hugePages && !compute {
 		e.Forbidden(p, "HugePages require cpu or memory")
 	}
-	checkResourceClaims(e, r.Claims, claims, p.Child("claims"))
+	checkResourceClaims(e, r.Claims, claims, childOf(p, "claims"))
 }
 
 // checkResourceClaims reports claims, or requests in a claim, that occur twice or
@@ -75,7 +75,7 @@ func checkResourceClaims(e *rules.Errors, refs []corev1.ResourceClaim, known set
 		unknown = "must be one of the names in pod.spec.resourceClaims: " + strings.Join(sets.List(known), ", ")
 	}
 	for i, ref := range refs {
-		cp := p.Index(i)
+		cp := itemOf(p, i)
 		if !e.NotEmpty(cp, ref.Name) {
 			continue
 		}
@@ -84,7 +84,7 @@ func checkResourceClaims(e *rules.Errors, refs []corev1.ResourceClaim, known set
 		} else {
 			key := ref.Name
 			if ref.Request != "" {
-				e.DNSLabel(cp.Child("request"), ref.Request)
+				e.DNSLabel(childOf(cp, "request"), ref.Request)
 				key += "/" + ref.Request
 			}
 			if seen.Has(key) {
@@ -118,7 +118,7 @@ func checkPodResources(e *rules.Errors, ctx *podContext, p *field.Path) {
 		return
 	}
 	if r.Claims != nil {
-		e.Forbidden(p.Child("claims"), "claims may not be set for Resources at pod-level")
+		e.Forbidden(childOf(p, "claims"), "claims may not be set for Resources at pod-level")
 	}
 	checkResources(e, r, checkPodResourceName, ctx.claims, p, ctx.allow)
 
@@ -126,7 +126,7 @@ func checkPodResources(e *rules.Errors, ctx *podContext, p *field.Path) {
 	for _, name := range rules.SortedResourceNames(sum) {
 		total := sum[name]
 		if pod, ok := r.Requests[name]; ok && total.Cmp(pod) > 0 {
-			e.Invalid(p.Child("requests").Key(string(name)), pod.String(),
+			e.Invalid(entryOf(childOf(p, "requests"), string(name)), pod.String(),
 				fmt.Sprintf("must be greater than or equal to aggregate container requests of %s", total.String()))
 		}
 	}
@@ -134,7 +134,7 @@ func checkPodResources(e *rules.Errors, ctx *podContext, p *field.Path) {
 	for _, name := range rules.SortedResourceNames(sum) {
 		total := sum[name]
 		if pod, ok := r.Limits[name]; ok && rules.IsHugePages(name) && total.Cmp(pod) > 0 {
-			e.Invalid(p.Child("limits").Key(string(name)), pod.String(),
+			e.Invalid(entryOf(childOf(p, "limits"), string(name)), pod.String(),
 				fmt.Sprintf("must be greater than or equal to aggregate container limits of %s", total.String()))
 		}
 	}
@@ -143,7 +143,7 @@ func checkPodResources(e *rules.Errors, ctx *podContext, p *field.Path) {
 		for _, name := range rules.SortedResourceNames(limits) {
 			limit := limits[name]
 			if pod, ok := r.Limits[name]; ok && limit.Cmp(pod) > 0 {
-				e.Invalid(p.Child("containers").Index(i).Key(string(name)).Child("limits"), limit.String(),
+				e.Invalid(childOf(entryOf(itemOf(childOf(p, "containers"), i), string(name)), "limits"), limit.String(),
 					fmt.Sprintf("must be less than or equal to pod limits of %s", pod.String()))
 			}
 		}

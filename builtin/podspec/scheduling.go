@@ -24,28 +24,28 @@ func checkAffinity(e *rules.Errors, a *corev1.Affinity, p *field.Path, allow *Al
 		return
 	}
 	if n := a.NodeAffinity; n != nil {
-		np := p.Child("nodeAffinity")
+		np := childOf(p, "nodeAffinity")
 		if n.RequiredDuringSchedulingIgnoredDuringExecution != nil {
 			CheckNodeSelector(e, n.RequiredDuringSchedulingIgnoredDuringExecution,
-				np.Child("requiredDuringSchedulingIgnoredDuringExecution"), allow.nodeAffinityValues)
+				childOf(np, "requiredDuringSchedulingIgnoredDuringExecution"), allow.nodeAffinityValues)
 		}
 		for i := range n.PreferredDuringSchedulingIgnoredDuringExecution {
-			t, tp := &n.PreferredDuringSchedulingIgnoredDuringExecution[i], np.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i)
+			t, tp := &n.PreferredDuringSchedulingIgnoredDuringExecution[i], itemOf(childOf(np, "preferredDuringSchedulingIgnoredDuringExecution"), i)
 			checkWeight(e, t.Weight, tp)
-			checkNodeSelectorTerm(e, &t.Preference, tp.Child("preference"), true)
+			checkNodeSelectorTerm(e, &t.Preference, childOf(tp, "preference"), true)
 		}
 	}
 	if t := a.PodAffinity; t != nil {
-		checkPodAffinity(e, t.RequiredDuringSchedulingIgnoredDuringExecution, t.PreferredDuringSchedulingIgnoredDuringExecution, p.Child("podAffinity"), allow)
+		checkPodAffinity(e, t.RequiredDuringSchedulingIgnoredDuringExecution, t.PreferredDuringSchedulingIgnoredDuringExecution, childOf(p, "podAffinity"), allow)
 	}
 	if t := a.PodAntiAffinity; t != nil {
-		checkPodAffinity(e, t.RequiredDuringSchedulingIgnoredDuringExecution, t.PreferredDuringSchedulingIgnoredDuringExecution, p.Child("podAntiAffinity"), allow)
+		checkPodAffinity(e, t.RequiredDuringSchedulingIgnoredDuringExecution, t.PreferredDuringSchedulingIgnoredDuringExecution, childOf(p, "podAntiAffinity"), allow)
 	}
 }
 
 func checkWeight(e *rules.Errors, weight int32, p *field.Path) {
 	if weight < 1 || weight > 100 {
-		e.Invalid(p.Child("weight"), weight, "must be in the range 1-100")
+		e.Invalid(childOf(p, "weight"), weight, "must be in the range 1-100")
 	}
 }
 
@@ -59,26 +59,26 @@ func ValidateNodeSelector(s *corev1.NodeSelector, p *field.Path, anyValue bool) 
 
 // CheckNodeSelector is ValidateNodeSelector for callers that collect errors.
 func CheckNodeSelector(e *rules.Errors, s *corev1.NodeSelector, p *field.Path, anyValue bool) {
-	tp := p.Child("nodeSelectorTerms")
+	tp := childOf(p, "nodeSelectorTerms")
 	if len(s.NodeSelectorTerms) == 0 {
 		e.Required(tp, "must have at least one node selector term")
 	}
 	for i := range s.NodeSelectorTerms {
-		checkNodeSelectorTerm(e, &s.NodeSelectorTerms[i], tp.Index(i), anyValue)
+		checkNodeSelectorTerm(e, &s.NodeSelectorTerms[i], itemOf(tp, i), anyValue)
 	}
 }
 
 func checkNodeSelectorTerm(e *rules.Errors, t *corev1.NodeSelectorTerm, p *field.Path, anyValue bool) {
 	for i := range t.MatchExpressions {
-		checkNodeExpression(e, &t.MatchExpressions[i], p.Child("matchExpressions").Index(i), anyValue)
+		checkNodeExpression(e, &t.MatchExpressions[i], itemOf(childOf(p, "matchExpressions"), i), anyValue)
 	}
 	for i := range t.MatchFields {
-		checkNodeField(e, &t.MatchFields[i], p.Child("matchFields").Index(i))
+		checkNodeField(e, &t.MatchFields[i], itemOf(childOf(p, "matchFields"), i))
 	}
 }
 
 func checkNodeExpression(e *rules.Errors, r *corev1.NodeSelectorRequirement, p *field.Path, anyValue bool) {
-	vp := p.Child("values")
+	vp := childOf(p, "values")
 	switch r.Operator {
 	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
 		if len(r.Values) == 0 {
@@ -93,14 +93,14 @@ func checkNodeExpression(e *rules.Errors, r *corev1.NodeSelectorRequirement, p *
 			e.Required(vp, "must be specified single value when `operator` is 'Lt' or 'Gt'")
 		}
 	default:
-		e.Invalid(p.Child("operator"), r.Operator, "not a valid selector operator")
+		e.Invalid(childOf(p, "operator"), r.Operator, "not a valid selector operator")
 	}
-	e.Add(metavalidation.ValidateLabelName(r.Key, p.Child("key"))...)
+	e.Add(metavalidation.ValidateLabelName(r.Key, childOf(p, "key"))...)
 	if anyValue {
 		return
 	}
 	for i, v := range r.Values {
-		e.InvalidEach(vp.Index(i), v, validation.IsValidLabelValue(v))
+		e.InvalidEach(itemOf(vp, i), v, validation.IsValidLabelValue(v))
 	}
 }
 
@@ -110,47 +110,47 @@ func checkNodeField(e *rules.Errors, r *corev1.NodeSelectorRequirement, p *field
 	switch r.Operator {
 	case corev1.NodeSelectorOpIn, corev1.NodeSelectorOpNotIn:
 		if len(r.Values) != 1 {
-			e.Required(p.Child("values"), "must be only one value when `operator` is 'In' or 'NotIn' for node field selector")
+			e.Required(childOf(p, "values"), "must be only one value when `operator` is 'In' or 'NotIn' for node field selector")
 		}
 	default:
-		e.Invalid(p.Child("operator"), r.Operator, "not a valid selector operator")
+		e.Invalid(childOf(p, "operator"), r.Operator, "not a valid selector operator")
 	}
 	if r.Key != metav1.ObjectNameField {
-		e.Invalid(p.Child("key"), r.Key, "not a valid field selector key")
+		e.Invalid(childOf(p, "key"), r.Key, "not a valid field selector key")
 		return
 	}
 	for i, v := range r.Values {
-		e.DNSSubdomain(p.Child("values").Index(i), v)
+		e.DNSSubdomain(itemOf(childOf(p, "values"), i), v)
 	}
 }
 
 func checkPodAffinity(e *rules.Errors, required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, p *field.Path, allow *Allowances) {
 	for i := range required {
-		checkPodAffinityTerm(e, &required[i], p.Child("requiredDuringSchedulingIgnoredDuringExecution").Index(i), allow)
+		checkPodAffinityTerm(e, &required[i], itemOf(childOf(p, "requiredDuringSchedulingIgnoredDuringExecution"), i), allow)
 	}
 	for i := range preferred {
-		tp := p.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i)
+		tp := itemOf(childOf(p, "preferredDuringSchedulingIgnoredDuringExecution"), i)
 		checkWeight(e, preferred[i].Weight, tp)
-		checkPodAffinityTerm(e, &preferred[i].PodAffinityTerm, tp.Child("podAffinityTerm"), allow)
+		checkPodAffinityTerm(e, &preferred[i].PodAffinityTerm, childOf(tp, "podAffinityTerm"), allow)
 	}
 }
 
 func checkPodAffinityTerm(e *rules.Errors, t *corev1.PodAffinityTerm, p *field.Path, allow *Allowances) {
 	checkAffinitySelectors(e, t, p, allow.selectorValues)
 	for _, ns := range t.Namespaces {
-		e.InvalidEach(p.Child("namespace"), ns, apivalidation.ValidateNamespaceName(ns, false))
+		e.InvalidEach(childOf(p, "namespace"), ns, apivalidation.ValidateNamespaceName(ns, false))
 	}
 	checkLabelKeys(e, t.MatchLabelKeys, t.MismatchLabelKeys, t.LabelSelector, p)
 	if t.TopologyKey == "" {
-		e.Required(p.Child("topologyKey"), "can not be empty")
+		e.Required(childOf(p, "topologyKey"), "can not be empty")
 	}
-	e.Add(metavalidation.ValidateLabelName(t.TopologyKey, p.Child("topologyKey"))...)
+	e.Add(metavalidation.ValidateLabelName(t.TopologyKey, childOf(p, "topologyKey"))...)
 }
 
 func checkAffinitySelectors(e *rules.Errors, t *corev1.PodAffinityTerm, p *field.Path, anyValue bool) {
 	opts := metavalidation.LabelSelectorValidationOptions{AllowInvalidLabelValueInSelector: anyValue}
-	e.Add(metavalidation.ValidateLabelSelector(t.LabelSelector, opts, p.Child("labelSelector"))...)
-	e.Add(metavalidation.ValidateLabelSelector(t.NamespaceSelector, opts, p.Child("namespaceSelector"))...)
+	e.Add(metavalidation.ValidateLabelSelector(t.LabelSelector, opts, childOf(p, "labelSelector"))...)
+	e.Add(metavalidation.ValidateLabelSelector(t.NamespaceSelector, opts, childOf(p, "namespaceSelector"))...)
 }
 
 // checkLabelKeys validates matchLabelKeys and mismatchLabelKeys. MergeLabelKeys
@@ -163,11 +163,11 @@ func checkLabelKeys(e *rules.Errors, match, mismatch []string, selector *metav1.
 			return
 		}
 		for i, key := range keys {
-			e.Add(metavalidation.ValidateLabelName(key, p.Index(i))...)
+			e.Add(metavalidation.ValidateLabelName(key, itemOf(p, i))...)
 		}
 	}
-	keys(match, p.Child("matchLabelKeys"))
-	keys(mismatch, p.Child("mismatchLabelKeys"))
+	keys(match, childOf(p, "matchLabelKeys"))
+	keys(mismatch, childOf(p, "mismatchLabelKeys"))
 	if selector != nil && len(match) > 0 {
 		seen, last := sets.KeySet(selector.MatchLabels), map[string]int{}
 		for i, key := range match {
@@ -175,7 +175,7 @@ func checkLabelKeys(e *rules.Errors, match, mismatch []string, selector *metav1.
 		}
 		for _, x := range selector.MatchExpressions {
 			if i, ok := last[x.Key]; ok && seen.Has(x.Key) {
-				e.Invalid(p.Index(i), x.Key, "exists in both matchLabelKeys and labelSelector")
+				e.Invalid(itemOf(p, i), x.Key, "exists in both matchLabelKeys and labelSelector")
 			}
 			seen.Insert(x.Key)
 		}
@@ -183,7 +183,7 @@ func checkLabelKeys(e *rules.Errors, match, mismatch []string, selector *metav1.
 	others := sets.New(mismatch...)
 	for i, key := range match {
 		if others.Has(key) {
-			e.Invalid(p.Child("matchLabelKeys").Index(i), key, "exists in both matchLabelKeys and mismatchLabelKeys")
+			e.Invalid(itemOf(childOf(p, "matchLabelKeys"), i), key, "exists in both matchLabelKeys and mismatchLabelKeys")
 		}
 	}
 }
@@ -204,9 +204,9 @@ func checkOldLabelKeys(e *rules.Errors, c *corev1.TopologySpreadConstraint, p *f
 		}
 	}
 	for i, key := range c.MatchLabelKeys {
-		e.Add(metavalidation.ValidateLabelName(key, p.Index(i))...)
+		e.Add(metavalidation.ValidateLabelName(key, itemOf(p, i))...)
 		if selected.Has(key) {
-			e.Invalid(p.Index(i), key, "exists in both matchLabelKeys and labelSelector")
+			e.Invalid(itemOf(p, i), key, "exists in both matchLabelKeys and labelSelector")
 		}
 	}
 }
@@ -221,31 +221,31 @@ func checkTopologySpread(e *rules.Errors, constraints []corev1.TopologySpreadCon
 		last[spread{constraints[i].TopologyKey, constraints[i].WhenUnsatisfiable}] = i
 	}
 	for i := range constraints {
-		c, cp := &constraints[i], p.Index(i)
-		e.Positive(cp.Child("maxSkew"), int64(c.MaxSkew))
+		c, cp := &constraints[i], itemOf(p, i)
+		e.Positive(childOf(cp, "maxSkew"), int64(c.MaxSkew))
 		if c.TopologyKey == "" {
-			e.Required(cp.Child("topologyKey"), "can not be empty")
+			e.Required(childOf(cp, "topologyKey"), "can not be empty")
 		}
-		rules.OneOf(e, cp.Child("whenUnsatisfiable"), c.WhenUnsatisfiable, corev1.DoNotSchedule, corev1.ScheduleAnyway)
+		rules.OneOf(e, childOf(cp, "whenUnsatisfiable"), c.WhenUnsatisfiable, corev1.DoNotSchedule, corev1.ScheduleAnyway)
 		if last[spread{c.TopologyKey, c.WhenUnsatisfiable}] > i {
-			e.Duplicate(cp.Child("{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", c.TopologyKey, c.WhenUnsatisfiable))
+			e.Duplicate(childOf(cp, "{topologyKey, whenUnsatisfiable}"), fmt.Sprintf("{%v, %v}", c.TopologyKey, c.WhenUnsatisfiable))
 		}
 		if c.MinDomains != nil {
-			e.Positive(cp.Child("minDomains"), int64(*c.MinDomains))
+			e.Positive(childOf(cp, "minDomains"), int64(*c.MinDomains))
 			if c.WhenUnsatisfiable != corev1.DoNotSchedule {
-				e.Invalid(cp.Child("minDomains"), c.MinDomains,
+				e.Invalid(childOf(cp, "minDomains"), c.MinDomains,
 					fmt.Sprintf("can only use minDomains if whenUnsatisfiable=%s, not %s", corev1.DoNotSchedule, c.WhenUnsatisfiable))
 			}
 		}
-		rules.OneOfPointer(e, cp.Child("nodeAffinityPolicy"), c.NodeAffinityPolicy, corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore)
-		rules.OneOfPointer(e, cp.Child("nodeTaintsPolicy"), c.NodeTaintsPolicy, corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore)
+		rules.OneOfPointer(e, childOf(cp, "nodeAffinityPolicy"), c.NodeAffinityPolicy, corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore)
+		rules.OneOfPointer(e, childOf(cp, "nodeTaintsPolicy"), c.NodeTaintsPolicy, corev1.NodeInclusionPolicyHonor, corev1.NodeInclusionPolicyIgnore)
 		if allow.unmergedLabelKeys {
-			checkOldLabelKeys(e, c, cp.Child("matchLabelKeys"))
+			checkOldLabelKeys(e, c, childOf(cp, "matchLabelKeys"))
 		} else {
 			checkLabelKeys(e, c.MatchLabelKeys, nil, c.LabelSelector, cp)
 		}
 		if !allow.spreadSelectors {
-			e.Add(metavalidation.ValidateLabelSelector(c.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, cp.Child("labelSelector"))...)
+			e.Add(metavalidation.ValidateLabelSelector(c.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, childOf(cp, "labelSelector"))...)
 		}
 	}
 }
@@ -260,15 +260,15 @@ func ValidateTolerations(tolerations []corev1.Toleration, p *field.Path) field.E
 // CheckTolerations validates the tolerations of a pod.
 func CheckTolerations(e *rules.Errors, tolerations []corev1.Toleration, p *field.Path, allow *Allowances) {
 	for i := range tolerations {
-		t, tp := &tolerations[i], p.Index(i)
-		op := tp.Child("operator")
+		t, tp := &tolerations[i], itemOf(p, i)
+		op := childOf(tp, "operator")
 		if t.Key != "" {
-			e.LabelKey(tp.Child("key"), t.Key)
+			e.LabelKey(childOf(tp, "key"), t.Key)
 		} else if t.Operator != corev1.TolerationOpExists {
 			e.Invalid(op, t.Operator, "operator must be Exists when `key` is empty, which means \"match all values and all keys\"")
 		}
 		if t.TolerationSeconds != nil && t.Effect != corev1.TaintEffectNoExecute {
-			e.Invalid(tp.Child("effect"), t.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
+			e.Invalid(childOf(tp, "effect"), t.Effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
 		}
 		switch t.Operator {
 		case corev1.TolerationOpEqual, "":
@@ -286,15 +286,15 @@ func CheckTolerations(e *rules.Errors, tolerations []corev1.Toleration, p *field
 				}))
 				break
 			}
-			e.InvalidEach(tp.Child("value"), t.Value, content.IsDecimalInteger(t.Value))
+			e.InvalidEach(childOf(tp, "value"), t.Value, content.IsDecimalInteger(t.Value))
 			if _, err := strconv.ParseInt(t.Value, 10, 64); err != nil {
-				e.Invalid(tp.Child("value"), t.Value, err.Error())
+				e.Invalid(childOf(tp, "value"), t.Value, err.Error())
 			}
 		default:
 			rules.OneOf(e, op, t.Operator, corev1.TolerationOpEqual, corev1.TolerationOpExists)
 		}
 		if t.Effect != "" {
-			rules.OneOf(e, tp.Child("effect"), t.Effect,
+			rules.OneOf(e, childOf(tp, "effect"), t.Effect,
 				corev1.TaintEffectNoSchedule, corev1.TaintEffectPreferNoSchedule, corev1.TaintEffectNoExecute)
 		}
 	}

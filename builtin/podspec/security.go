@@ -23,37 +23,37 @@ func checkPodSecurityContext(e *rules.Errors, ctx *podContext, p *field.Path) {
 	if sc == nil {
 		return
 	}
-	e.GroupID(p.Child("fsGroup"), sc.FSGroup)
-	e.UserID(p.Child("runAsUser"), sc.RunAsUser)
-	e.GroupID(p.Child("runAsGroup"), sc.RunAsGroup)
+	e.GroupID(childOf(p, "fsGroup"), sc.FSGroup)
+	e.UserID(childOf(p, "runAsUser"), sc.RunAsUser)
+	e.GroupID(childOf(p, "runAsGroup"), sc.RunAsGroup)
 	for i := range sc.SupplementalGroups {
-		e.GroupID(p.Child("supplementalGroups").Index(i), &sc.SupplementalGroups[i])
+		e.GroupID(itemOf(childOf(p, "supplementalGroups"), i), &sc.SupplementalGroups[i])
 	}
-	checkSysctls(e, sc.Sysctls, ctx, p.Child("sysctls"))
-	rules.OneOfPointer(e, p.Child("fsGroupChangePolicy"), sc.FSGroupChangePolicy, corev1.FSGroupChangeAlways, corev1.FSGroupChangeOnRootMismatch)
-	checkSeccompProfile(e, sc.SeccompProfile, p.Child("seccompProfile"))
-	checkWindowsOptions(e, sc.WindowsOptions, p.Child("windowsOptions"))
-	checkAppArmorProfile(e, sc.AppArmorProfile, p.Child("appArmorProfile"))
-	rules.OneOfPointer(e, p.Child("supplementalGroupsPolicy"), sc.SupplementalGroupsPolicy,
+	checkSysctls(e, sc.Sysctls, ctx, childOf(p, "sysctls"))
+	rules.OneOfPointer(e, childOf(p, "fsGroupChangePolicy"), sc.FSGroupChangePolicy, corev1.FSGroupChangeAlways, corev1.FSGroupChangeOnRootMismatch)
+	checkSeccompProfile(e, sc.SeccompProfile, childOf(p, "seccompProfile"))
+	checkWindowsOptions(e, sc.WindowsOptions, childOf(p, "windowsOptions"))
+	checkAppArmorProfile(e, sc.AppArmorProfile, childOf(p, "appArmorProfile"))
+	rules.OneOfPointer(e, childOf(p, "supplementalGroupsPolicy"), sc.SupplementalGroupsPolicy,
 		corev1.SupplementalGroupsPolicyMerge, corev1.SupplementalGroupsPolicyStrict)
 	policies := []corev1.PodSELinuxChangePolicy{corev1.SELinuxChangePolicyMountOption, corev1.SELinuxChangePolicyRecursive}
 	if !ctx.allow.mountSELinux {
 		policies = policies[1:]
 	}
-	rules.OneOfPointer(e, p.Child("seLinuxChangePolicy"), sc.SELinuxChangePolicy, policies...)
+	rules.OneOfPointer(e, childOf(p, "seLinuxChangePolicy"), sc.SELinuxChangePolicy, policies...)
 }
 
 func checkSecurityContext(e *rules.Errors, sc *corev1.SecurityContext, ctx *podContext, p *field.Path) {
 	if sc == nil {
 		return
 	}
-	e.UserID(p.Child("runAsUser"), sc.RunAsUser)
-	e.GroupID(p.Child("runAsGroup"), sc.RunAsGroup)
-	rules.OneOfPointer(e, p.Child("procMount"), sc.ProcMount, corev1.DefaultProcMount, corev1.UnmaskedProcMount)
+	e.UserID(childOf(p, "runAsUser"), sc.RunAsUser)
+	e.GroupID(childOf(p, "runAsGroup"), sc.RunAsGroup)
+	rules.OneOfPointer(e, childOf(p, "procMount"), sc.ProcMount, corev1.DefaultProcMount, corev1.UnmaskedProcMount)
 	if sc.ProcMount != nil && *sc.ProcMount == corev1.UnmaskedProcMount && ctx.hostUsers() {
-		e.Invalid(p.Child("procMount"), sc.ProcMount, "`hostUsers` must be false to use `Unmasked`")
+		e.Invalid(childOf(p, "procMount"), sc.ProcMount, "`hostUsers` must be false to use `Unmasked`")
 	}
-	checkSeccompProfile(e, sc.SeccompProfile, p.Child("seccompProfile"))
+	checkSeccompProfile(e, sc.SeccompProfile, childOf(p, "seccompProfile"))
 	if sc.AllowPrivilegeEscalation != nil && !*sc.AllowPrivilegeEscalation {
 		if isPrivileged(sc) {
 			e.Invalid(p, rules.GoForm(sc), "cannot set `allowPrivilegeEscalation` to false and `privileged` to true")
@@ -66,8 +66,8 @@ func checkSecurityContext(e *rules.Errors, sc *corev1.SecurityContext, ctx *podC
 			}
 		}
 	}
-	checkWindowsOptions(e, sc.WindowsOptions, p.Child("windowsOptions"))
-	checkAppArmorProfile(e, sc.AppArmorProfile, p.Child("appArmorProfile"))
+	checkWindowsOptions(e, sc.WindowsOptions, childOf(p, "windowsOptions"))
+	checkAppArmorProfile(e, sc.AppArmorProfile, childOf(p, "appArmorProfile"))
 }
 
 const sysctlMaxLength = 253
@@ -81,7 +81,7 @@ func checkSysctls(e *rules.Errors, sysctls []corev1.Sysctl, ctx *podContext, p *
 	var seen rules.Seen[string]
 	for i, s := range sysctls {
 		again := seen.Again(s.Name)
-		np := p.Index(i).Child("name")
+		np := childOf(itemOf(p, i), "name")
 		switch {
 		case s.Name == "":
 			e.Required(np, "")
@@ -124,11 +124,11 @@ func checkSeccompProfile(e *rules.Errors, s *corev1.SeccompProfile, p *field.Pat
 		return
 	}
 	if s.Type == "" {
-		e.Required(p.Child("type"), "type is required when seccompProfile is set")
+		e.Required(childOf(p, "type"), "type is required when seccompProfile is set")
 	} else {
-		rules.OneOf(e, p.Child("type"), s.Type, corev1.SeccompProfileTypeLocalhost, corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined)
+		rules.OneOf(e, childOf(p, "type"), s.Type, corev1.SeccompProfileTypeLocalhost, corev1.SeccompProfileTypeRuntimeDefault, corev1.SeccompProfileTypeUnconfined)
 	}
-	lp := p.Child("localhostProfile")
+	lp := childOf(p, "localhostProfile")
 	switch {
 	case s.Type == corev1.SeccompProfileTypeLocalhost && s.LocalhostProfile == nil:
 		e.Required(lp, "must be set when seccomp type is Localhost")
@@ -147,7 +147,7 @@ func checkAppArmorProfile(e *rules.Errors, a *corev1.AppArmorProfile, p *field.P
 		needed    = "must be set when AppArmor type is Localhost"
 		maxLength = 4095 // the longest path of Linux
 	)
-	lp := p.Child("localhostProfile")
+	lp := childOf(p, "localhostProfile")
 	switch a.Type {
 	case corev1.AppArmorProfileTypeLocalhost:
 		if a.LocalhostProfile == nil {
@@ -167,9 +167,9 @@ func checkAppArmorProfile(e *rules.Errors, a *corev1.AppArmorProfile, p *field.P
 			e.Invalid(lp, a.LocalhostProfile, "can only be set when AppArmor type is Localhost")
 		}
 	case "":
-		e.Required(p.Child("type"), "type is required when appArmorProfile is set")
+		e.Required(childOf(p, "type"), "type is required when appArmorProfile is set")
 	default:
-		rules.OneOf(e, p.Child("type"), a.Type, corev1.AppArmorProfileTypeLocalhost, corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined)
+		rules.OneOf(e, childOf(p, "type"), a.Type, corev1.AppArmorProfileTypeLocalhost, corev1.AppArmorProfileTypeRuntimeDefault, corev1.AppArmorProfileTypeUnconfined)
 	}
 }
 
@@ -178,20 +178,20 @@ func checkWindowsOptions(e *rules.Errors, w *corev1.WindowsSecurityContextOption
 		return
 	}
 	if w.GMSACredentialSpecName != nil {
-		e.InvalidEach(p.Child("gmsaCredentialSpecName"), w.GMSACredentialSpecName, validation.IsDNS1123Subdomain(*w.GMSACredentialSpecName))
+		e.InvalidEach(childOf(p, "gmsaCredentialSpecName"), w.GMSACredentialSpecName, validation.IsDNS1123Subdomain(*w.GMSACredentialSpecName))
 	}
 	if w.GMSACredentialSpec != nil {
 		const maxKiB = 64
 		switch n := len(*w.GMSACredentialSpec); {
 		case n == 0:
-			e.Invalid(p.Child("gmsaCredentialSpec"), w.GMSACredentialSpec, "gmsaCredentialSpec cannot be an empty string")
+			e.Invalid(childOf(p, "gmsaCredentialSpec"), w.GMSACredentialSpec, "gmsaCredentialSpec cannot be an empty string")
 		case n > maxKiB*1024:
-			e.Invalid(p.Child("gmsaCredentialSpec"), w.GMSACredentialSpec, fmt.Sprintf("gmsaCredentialSpec size must be under %d KiB", maxKiB))
+			e.Invalid(childOf(p, "gmsaCredentialSpec"), w.GMSACredentialSpec, fmt.Sprintf("gmsaCredentialSpec size must be under %d KiB", maxKiB))
 		}
 	}
 	if w.RunAsUserName != nil {
 		for _, m := range windowsUserProblems(*w.RunAsUserName) {
-			e.Invalid(p.Child("runAsUserName"), w.RunAsUserName, "runAsUserName"+m)
+			e.Invalid(childOf(p, "runAsUserName"), w.RunAsUserName, "runAsUserName"+m)
 		}
 	}
 }
@@ -255,7 +255,7 @@ func checkHostProcess(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 			own = c.SecurityContext.WindowsOptions.HostProcess
 		}
 		if ofPod != nil && own != nil && *ofPod != *own {
-			e.Invalid(at.Path().Child("securityContext", "windowsOptions", "hostProcess"), *own,
+			e.Invalid(childOf(at.Path(), "securityContext", "windowsOptions", "hostProcess"), *own,
 				fmt.Sprintf("pod hostProcess value must be identical if both are specified, was %v", *ofPod))
 		}
 		if own != nil && *own {
@@ -269,7 +269,7 @@ func checkHostProcess(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 		e.Invalid(p, "", "If pod contains any hostProcess containers then all containers must be HostProcess containers")
 	}
 	if !spec.HostNetwork {
-		e.Invalid(p.Child("hostNetwork"), spec.HostNetwork, "hostNetwork must be true if pod contains any hostProcess containers")
+		e.Invalid(childOf(p, "hostNetwork"), spec.HostNetwork, "hostNetwork must be true if pod contains any hostProcess containers")
 	}
 }
 
@@ -279,10 +279,10 @@ func IsWindows(spec *corev1.PodSpec) bool { return spec.OS != nil && spec.OS.Nam
 // checkOS validates the operating system of the pod, and reports fields that the
 // other operating system has.
 func checkOS(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
-	if spec.OS == nil || !e.NotEmpty(p.Child("os", "name"), string(spec.OS.Name)) {
+	if spec.OS == nil || !e.NotEmpty(childOf(p, "os", "name"), string(spec.OS.Name)) {
 		return
 	}
-	rules.OneOf(e, p.Child("os"), spec.OS.Name, corev1.Linux, corev1.Windows)
+	rules.OneOf(e, childOf(p, "os"), spec.OS.Name, corev1.Linux, corev1.Windows)
 	switch spec.OS.Name {
 	case corev1.Linux:
 		checkLinux(e, spec, p)
@@ -294,11 +294,11 @@ func checkOS(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 func checkLinux(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	const detail = "windows options cannot be set for a linux pod"
 	if sc := spec.SecurityContext; sc != nil && sc.WindowsOptions != nil {
-		e.Forbidden(p.Child("securityContext", "windowsOptions"), detail)
+		e.Forbidden(childOf(p, "securityContext", "windowsOptions"), detail)
 	}
 	EachContainer(spec, p, func(c *corev1.Container, at Place) {
 		if c.SecurityContext != nil && c.SecurityContext.WindowsOptions != nil {
-			e.Forbidden(at.Path().Child("securityContext", "windowsOptions"), detail)
+			e.Forbidden(childOf(at.Path(), "securityContext", "windowsOptions"), detail)
 		}
 	})
 }
@@ -306,10 +306,10 @@ func checkLinux(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 func checkWindows(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	no := func(set bool, p *field.Path, name string) {
 		if set {
-			e.Forbidden(p.Child(name), "cannot be set for a windows pod")
+			e.Forbidden(childOf(p, name), "cannot be set for a windows pod")
 		}
 	}
-	if sc, sp := spec.SecurityContext, p.Child("securityContext"); sc != nil {
+	if sc, sp := spec.SecurityContext, childOf(p, "securityContext"); sc != nil {
 		no(sc.AppArmorProfile != nil, sp, "appArmorProfile")
 		no(sc.SELinuxOptions != nil, sp, "seLinuxOptions")
 		no(sc.SeccompProfile != nil, sp, "seccompProfile")
@@ -331,7 +331,7 @@ func checkWindows(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 		if sc == nil {
 			return
 		}
-		sp := at.Path().Child("securityContext")
+		sp := childOf(at.Path(), "securityContext")
 		no(sc.AppArmorProfile != nil, sp, "appArmorProfile")
 		no(sc.SELinuxOptions != nil, sp, "seLinuxOptions")
 		no(sc.SeccompProfile != nil, sp, "seccompProfile")
@@ -353,18 +353,18 @@ func checkHostUsers(e *rules.Errors, ctx *podContext, p *field.Path) {
 	}
 	const detail = "when `hostUsers` is false"
 	if ctx.spec.HostNetwork && !ctx.allow.hostNetworkInUserNamespace {
-		e.Forbidden(p.Child("hostNetwork"), detail)
+		e.Forbidden(childOf(p, "hostNetwork"), detail)
 	}
 	if ctx.spec.HostPID {
-		e.Forbidden(p.Child("HostPID"), detail)
+		e.Forbidden(childOf(p, "HostPID"), detail)
 	}
 	if ctx.spec.HostIPC {
-		e.Forbidden(p.Child("HostIPC"), detail)
+		e.Forbidden(childOf(p, "HostIPC"), detail)
 	}
 	if !ctx.allow.devicesInUserNamespace {
 		EachContainer(ctx.spec, p, func(c *corev1.Container, at Place) {
 			if len(c.VolumeDevices) > 0 {
-				e.Forbidden(at.Path().Child("volumeDevices"), detail)
+				e.Forbidden(childOf(at.Path(), "volumeDevices"), detail)
 			}
 		})
 	}
@@ -379,13 +379,13 @@ func CheckProfileAnnotations(e *rules.Errors, meta *metav1.ObjectMeta, spec *cor
 	const profile = "seccompProfile"
 	if sc := spec.SecurityContext; sc != nil && sc.SeccompProfile != nil {
 		if value, ok := meta.Annotations[corev1.SeccompPodAnnotationKey]; ok {
-			matchSeccomp(e, value, sc.SeccompProfile, p.Child("securityContext", profile))
+			matchSeccomp(e, value, sc.SeccompProfile, childOf(p, "securityContext", profile))
 		}
 	}
 	EachContainer(spec, p, func(c *corev1.Container, at Place) {
 		if sc := c.SecurityContext; sc != nil && sc.SeccompProfile != nil {
 			if value, ok := meta.Annotations[corev1.SeccompContainerAnnotationKeyPrefix+c.Name]; ok {
-				matchSeccomp(e, value, sc.SeccompProfile, at.Path().Child("securityContext", profile))
+				matchSeccomp(e, value, sc.SeccompProfile, childOf(at.Path(), "securityContext", profile))
 			}
 		}
 	})
@@ -401,7 +401,7 @@ func CheckProfileAnnotations(e *rules.Errors, meta *metav1.ObjectMeta, spec *cor
 			profile = c.SecurityContext.AppArmorProfile
 		}
 		if value, ok := meta.Annotations[corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix+c.Name]; ok && profile != nil {
-			matchAppArmor(e, value, profile, at.Path().Child("securityContext", "appArmorProfile"))
+			matchAppArmor(e, value, profile, childOf(at.Path(), "securityContext", "appArmorProfile"))
 		}
 	})
 }
@@ -417,11 +417,11 @@ func matchSeccomp(e *rules.Errors, value string, s *corev1.SeccompProfile, p *fi
 		var name string
 		name, match = strings.CutPrefix(value, corev1.SeccompLocalhostProfileNamePrefix)
 		if match && (s.LocalhostProfile == nil || name != *s.LocalhostProfile) {
-			e.Forbidden(p.Child("localhostProfile"), "seccomp profile in annotation and field must match")
+			e.Forbidden(childOf(p, "localhostProfile"), "seccomp profile in annotation and field must match")
 		}
 	}
 	if !match {
-		e.Forbidden(p.Child("type"), "seccomp type in annotation and field must match")
+		e.Forbidden(childOf(p, "type"), "seccomp type in annotation and field must match")
 	}
 }
 
@@ -436,11 +436,11 @@ func matchAppArmor(e *rules.Errors, value string, a *corev1.AppArmorProfile, p *
 		var name string
 		name, match = strings.CutPrefix(value, corev1.DeprecatedAppArmorBetaProfileNamePrefix)
 		if match && (a.LocalhostProfile == nil || name != *a.LocalhostProfile) {
-			e.Forbidden(p.Child("localhostProfile"), "apparmor profile in annotation and field must match")
+			e.Forbidden(childOf(p, "localhostProfile"), "apparmor profile in annotation and field must match")
 		}
 	}
 	if !match {
-		e.Forbidden(p.Child("type"), "apparmor type in annotation and field must match")
+		e.Forbidden(childOf(p, "type"), "apparmor type in annotation and field must match")
 	}
 }
 
@@ -470,7 +470,7 @@ func AdoptAppArmorAnnotations(ctx context.Context, pod *corev1.Pod) {
 			}
 			c.SecurityContext.AppArmorProfile = profile
 		}
-		request.From(ctx).Warn(appArmorWarning(field.NewPath("metadata", "annotations").Key(key)))
+		request.From(ctx).Warn(appArmorWarning(entryOf(field.NewPath("metadata", "annotations"), key)))
 	}
 }
 

@@ -19,15 +19,17 @@ func ValidateTemplate(ctx context.Context, t *corev1.PodTemplateSpec, path *fiel
 	var e rules.Errors
 	oldSpec, oldMeta := templateParts(old)
 	allow := allowancesFor(ctx, oldSpec, oldMeta)
-	e.Add(metavalidation.ValidateLabels(t.Labels, path.Child("labels"))...)
-	e.Add(apivalidation.ValidateAnnotations(t.Annotations, path.Child("annotations"))...)
-	CheckAnnotations(&e, t.Annotations, &t.Spec, path.Child("annotations"), allow)
-	checkSpec(&e, &t.Spec, nil, path.Child("spec"), allow)
-	CheckProfileAnnotations(&e, &t.ObjectMeta, &t.Spec, path.Child("spec"))
-	if len(t.Spec.EphemeralContainers) > 0 {
-		e.Forbidden(path.Child("spec", "ephemeralContainers"), "ephemeral containers not allowed in pod template")
-	}
-	e.Add(ValidateResponders(ctx, &t.Spec, oldSpec, path.Child("spec"))...)
+	whereWrong(&e, path, func(e *rules.Errors, p *field.Path) {
+		e.Add(metavalidation.ValidateLabels(t.Labels, childOf(p, "labels"))...)
+		e.Add(apivalidation.ValidateAnnotations(t.Annotations, childOf(p, "annotations"))...)
+		CheckAnnotations(e, t.Annotations, &t.Spec, childOf(p, "annotations"), allow)
+		checkSpec(e, &t.Spec, nil, childOf(p, "spec"), allow)
+		CheckProfileAnnotations(e, &t.ObjectMeta, &t.Spec, childOf(p, "spec"))
+		if len(t.Spec.EphemeralContainers) > 0 {
+			e.Forbidden(childOf(p, "spec", "ephemeralContainers"), "ephemeral containers not allowed in pod template")
+		}
+		e.Add(ValidateResponders(ctx, &t.Spec, oldSpec, childOf(p, "spec"))...)
+	})
 	return field.ErrorList(e)
 }
 

@@ -30,58 +30,58 @@ const (
 // template.
 func checkSpec(e *rules.Errors, spec *corev1.PodSpec, meta *metav1.ObjectMeta, p *field.Path, allow *Allowances) {
 	if spec.TerminationGracePeriodSeconds == nil {
-		e.Required(p.Child("terminationGracePeriodSeconds"), "")
+		e.Required(childOf(p, "terminationGracePeriodSeconds"), "")
 	}
 	ctx := &podContext{spec: spec, allow: allow}
-	ctx.volumes = checkVolumes(e, spec.Volumes, meta, p.Child("volumes"), allow)
-	ctx.claims = checkPodClaims(e, spec.ResourceClaims, meta, p.Child("resourceClaims"))
-	checkContainers(e, ctx, p.Child("containers"))
-	checkInitContainers(e, ctx, p.Child("initContainers"))
-	checkEphemeralContainers(e, ctx, p.Child("ephemeralContainers"))
-	checkPodResources(e, ctx, p.Child("resources"))
-	checkHostNetworkPorts(e, ctx, p.Child("containers"))
-	rules.OneOfOrRequired(e, p.Child("restartPolicy"), spec.RestartPolicy,
+	ctx.volumes = checkVolumes(e, spec.Volumes, meta, childOf(p, "volumes"), allow)
+	ctx.claims = checkPodClaims(e, spec.ResourceClaims, meta, childOf(p, "resourceClaims"))
+	checkContainers(e, ctx, childOf(p, "containers"))
+	checkInitContainers(e, ctx, childOf(p, "initContainers"))
+	checkEphemeralContainers(e, ctx, childOf(p, "ephemeralContainers"))
+	checkPodResources(e, ctx, childOf(p, "resources"))
+	checkHostNetworkPorts(e, ctx, childOf(p, "containers"))
+	rules.OneOfOrRequired(e, childOf(p, "restartPolicy"), spec.RestartPolicy,
 		corev1.RestartPolicyAlways, corev1.RestartPolicyOnFailure, corev1.RestartPolicyNever)
-	rules.OneOfOrRequired(e, p.Child("dnsPolicy"), spec.DNSPolicy,
+	rules.OneOfOrRequired(e, childOf(p, "dnsPolicy"), spec.DNSPolicy,
 		corev1.DNSClusterFirstWithHostNet, corev1.DNSClusterFirst, corev1.DNSDefault, corev1.DNSNone)
-	e.Add(metavalidation.ValidateLabels(spec.NodeSelector, p.Child("nodeSelector"))...)
-	checkPodSecurityContext(e, ctx, p.Child("securityContext"))
+	e.Add(metavalidation.ValidateLabels(spec.NodeSelector, childOf(p, "nodeSelector"))...)
+	checkPodSecurityContext(e, ctx, childOf(p, "securityContext"))
 	if spec.HostPID && spec.ShareProcessNamespace != nil && *spec.ShareProcessNamespace {
-		e.Invalid(p.Child("shareProcessNamespace"), true, "ShareProcessNamespace and HostPID cannot both be enabled")
+		e.Invalid(childOf(p, "shareProcessNamespace"), true, "ShareProcessNamespace and HostPID cannot both be enabled")
 	}
-	checkAffinity(e, spec.Affinity, p.Child("affinity"), allow)
-	checkDNSConfig(e, spec, p.Child("dnsConfig"), allow)
+	checkAffinity(e, spec.Affinity, childOf(p, "affinity"), allow)
+	checkDNSConfig(e, spec, childOf(p, "dnsConfig"), allow)
 	for i, g := range spec.ReadinessGates {
-		e.InvalidEach(p.Child("readinessGates").Index(i).Child("conditionType"), string(g.ConditionType), validation.IsQualifiedName(string(g.ConditionType)))
+		e.InvalidEach(childOf(itemOf(childOf(p, "readinessGates"), i), "conditionType"), string(g.ConditionType), validation.IsQualifiedName(string(g.ConditionType)))
 	}
-	checkSchedulingGates(e, spec.SchedulingGates, p.Child("schedulingGates"))
-	checkTopologySpread(e, spec.TopologySpreadConstraints, p.Child("topologySpreadConstraints"), allow)
+	checkSchedulingGates(e, spec.SchedulingGates, childOf(p, "schedulingGates"))
+	checkTopologySpread(e, spec.TopologySpreadConstraints, childOf(p, "topologySpreadConstraints"), allow)
 	checkHostProcess(e, spec, p)
 	checkHostUsers(e, ctx, p)
-	checkHostnameOverride(e, spec, p.Child("hostnameOverride"))
+	checkHostnameOverride(e, spec, childOf(p, "hostnameOverride"))
 	checkNames(e, spec, p)
-	CheckTolerations(e, spec.Tolerations, p.Child("tolerations"), allow)
+	CheckTolerations(e, spec.Tolerations, childOf(p, "tolerations"), allow)
 	for i, a := range spec.HostAliases {
-		ap := p.Child("hostAliases").Index(i)
-		e.Add(validation.IsValidIPForLegacyField(ap.Child("ip"), a.IP, !allow.looseIPs, nil)...)
+		ap := itemOf(childOf(p, "hostAliases"), i)
+		e.Add(validation.IsValidIPForLegacyField(childOf(ap, "ip"), a.IP, !allow.looseIPs, nil)...)
 		for j, name := range a.Hostnames {
-			e.DNSSubdomain(ap.Child("hostnames").Index(j), name)
+			e.DNSSubdomain(itemOf(childOf(ap, "hostnames"), j), name)
 		}
 	}
 	if spec.PriorityClassName != "" {
-		e.DNSSubdomain(p.Child("priorityClassName"), spec.PriorityClassName)
+		e.DNSSubdomain(childOf(p, "priorityClassName"), spec.PriorityClassName)
 	}
 	if spec.RuntimeClassName != nil {
-		e.DNSSubdomain(p.Child("runtimeClassName"), *spec.RuntimeClassName)
+		e.DNSSubdomain(childOf(p, "runtimeClassName"), *spec.RuntimeClassName)
 	}
 	if spec.PreemptionPolicy != nil {
-		rules.OneOfOrRequired(e, p.Child("preemptionPolicy"), *spec.PreemptionPolicy, corev1.PreemptLowerPriority, corev1.PreemptNever)
+		rules.OneOfOrRequired(e, childOf(p, "preemptionPolicy"), *spec.PreemptionPolicy, corev1.PreemptLowerPriority, corev1.PreemptNever)
 	}
 	if spec.Overhead != nil {
-		checkResources(e, &corev1.ResourceRequirements{Limits: spec.Overhead}, rules.CheckContainerResourceName, nil, p.Child("overhead"), allow)
+		checkResources(e, &corev1.ResourceRequirements{Limits: spec.Overhead}, rules.CheckContainerResourceName, nil, childOf(p, "overhead"), allow)
 	}
 	checkOS(e, spec, p)
-	checkSchedulingGroup(e, spec, p.Child("schedulingGroup"))
+	checkSchedulingGroup(e, spec, childOf(p, "schedulingGroup"))
 	checkFileKeyVolumes(e, spec, p)
 }
 
@@ -89,23 +89,23 @@ func checkSpec(e *rules.Errors, spec *corev1.PodSpec, meta *metav1.ObjectMeta, p
 // pod in the network.
 func checkNames(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 	if spec.ServiceAccountName != "" {
-		e.DNSSubdomain(p.Child("serviceAccountName"), spec.ServiceAccountName)
+		e.DNSSubdomain(childOf(p, "serviceAccountName"), spec.ServiceAccountName)
 	}
 	if spec.DeprecatedServiceAccount != spec.ServiceAccountName {
-		e.Invalid(p.Child("deprecatedServiceAccount"), spec.DeprecatedServiceAccount,
+		e.Invalid(childOf(p, "deprecatedServiceAccount"), spec.DeprecatedServiceAccount,
 			fmt.Sprintf("must be the same as serviceAccountName: %q", spec.ServiceAccountName))
 	}
 	if spec.NodeName != "" {
-		e.DNSSubdomain(p.Child("nodeName"), spec.NodeName)
+		e.DNSSubdomain(childOf(p, "nodeName"), spec.NodeName)
 	}
 	if s := spec.ActiveDeadlineSeconds; s != nil && (*s < 1 || *s > math.MaxInt32) {
-		e.Invalid(p.Child("activeDeadlineSeconds"), *s, validation.InclusiveRangeError(1, math.MaxInt32))
+		e.Invalid(childOf(p, "activeDeadlineSeconds"), *s, validation.InclusiveRangeError(1, math.MaxInt32))
 	}
 	if spec.Hostname != "" {
-		e.DNSLabel(p.Child("hostname"), spec.Hostname)
+		e.DNSLabel(childOf(p, "hostname"), spec.Hostname)
 	}
 	if spec.Subdomain != "" {
-		e.DNSLabel(p.Child("subdomain"), spec.Subdomain)
+		e.DNSLabel(childOf(p, "subdomain"), spec.Subdomain)
 	}
 }
 
@@ -113,7 +113,7 @@ func checkNames(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) {
 func checkPodClaims(e *rules.Errors, claims []corev1.PodResourceClaim, meta *metav1.ObjectMeta, p *field.Path) sets.Set[string] {
 	names, seen := sets.New[string](), sets.New[string]()
 	for i := range claims {
-		c, cp := &claims[i], p.Index(i)
+		c, cp := &claims[i], itemOf(p, i)
 		if c.Name != "" {
 			names.Insert(c.Name)
 		}
@@ -121,11 +121,11 @@ func checkPodClaims(e *rules.Errors, claims []corev1.PodResourceClaim, meta *met
 			e.Forbidden(field.NewPath(""), "static pods do not support resource claims")
 			continue
 		}
-		if !e.NotEmpty(cp.Child("name"), c.Name) {
+		if !e.NotEmpty(childOf(cp, "name"), c.Name) {
 		} else if seen.Has(c.Name) {
-			e.Duplicate(cp.Child("name"), c.Name)
+			e.Duplicate(childOf(cp, "name"), c.Name)
 		} else {
-			e.DNSLabel(cp.Child("name"), c.Name)
+			e.DNSLabel(childOf(cp, "name"), c.Name)
 			seen.Insert(c.Name)
 		}
 		switch {
@@ -135,10 +135,10 @@ func checkPodClaims(e *rules.Errors, claims []corev1.PodResourceClaim, meta *met
 			e.Invalid(cp, rules.GoForm(c), "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`")
 		}
 		if c.ResourceClaimName != nil {
-			e.DNSSubdomain(cp.Child("resourceClaimName"), *c.ResourceClaimName)
+			e.DNSSubdomain(childOf(cp, "resourceClaimName"), *c.ResourceClaimName)
 		}
 		if c.ResourceClaimTemplateName != nil {
-			e.DNSSubdomain(cp.Child("resourceClaimTemplateName"), *c.ResourceClaimTemplateName)
+			e.DNSSubdomain(childOf(cp, "resourceClaimTemplateName"), *c.ResourceClaimTemplateName)
 		}
 	}
 	return names
@@ -154,7 +154,7 @@ func checkHostNetworkPorts(e *rules.Errors, ctx *podContext, p *field.Path) {
 	for i := range ctx.spec.Containers {
 		for j, port := range ctx.spec.Containers[i].Ports {
 			if (ctx.allow.pod || port.HostPort != 0) && port.HostPort != port.ContainerPort {
-				e.Invalid(p.Index(i).Child("ports").Index(j).Child("hostPort"), port.HostPort, "must match `containerPort` when `hostNetwork` is true")
+				e.Invalid(childOf(itemOf(childOf(itemOf(p, i), "ports"), j), "hostPort"), port.HostPort, "must match `containerPort` when `hostNetwork` is true")
 			}
 		}
 	}
@@ -168,7 +168,7 @@ func checkDNSConfig(e *rules.Errors, spec *corev1.PodSpec, p *field.Path, allow 
 			return
 		}
 		if len(c.Nameservers) == 0 {
-			e.Required(p.Child("nameservers"), fmt.Sprintf("must provide at least one DNS nameserver when `dnsPolicy` is %s", corev1.DNSNone))
+			e.Required(childOf(p, "nameservers"), fmt.Sprintf("must provide at least one DNS nameserver when `dnsPolicy` is %s", corev1.DNSNone))
 			return
 		}
 	}
@@ -176,12 +176,12 @@ func checkDNSConfig(e *rules.Errors, spec *corev1.PodSpec, p *field.Path, allow 
 		return
 	}
 	if len(c.Nameservers) > maxNameservers {
-		e.Invalid(p.Child("nameservers"), c.Nameservers, fmt.Sprintf("must not have more than %v nameservers", maxNameservers))
+		e.Invalid(childOf(p, "nameservers"), c.Nameservers, fmt.Sprintf("must not have more than %v nameservers", maxNameservers))
 	}
 	for i, ip := range c.Nameservers {
-		e.Add(validation.IsValidIPForLegacyField(p.Child("nameservers").Index(i), ip, !allow.looseIPs, nil)...)
+		e.Add(validation.IsValidIPForLegacyField(itemOf(childOf(p, "nameservers"), i), ip, !allow.looseIPs, nil)...)
 	}
-	sp := p.Child("searches")
+	sp := childOf(p, "searches")
 	if len(c.Searches) > maxSearches {
 		e.Invalid(sp, c.Searches, fmt.Sprintf("must not have more than %v search paths", maxSearches))
 	}
@@ -191,12 +191,12 @@ func checkDNSConfig(e *rules.Errors, spec *corev1.PodSpec, p *field.Path, allow 
 	for i, search := range c.Searches {
 		if search != "." {
 			search = strings.TrimSuffix(search, ".")
-			e.InvalidEach(sp.Index(i), search, validation.IsDNS1123SubdomainWithUnderscore(search))
+			e.InvalidEach(itemOf(sp, i), search, validation.IsDNS1123SubdomainWithUnderscore(search))
 		}
 	}
 	for i, option := range c.Options {
 		if option.Name == "" {
-			e.Required(p.Child("options").Index(i), "must not be empty")
+			e.Required(itemOf(childOf(p, "options"), i), "must not be empty")
 		}
 	}
 }
@@ -204,9 +204,9 @@ func checkDNSConfig(e *rules.Errors, spec *corev1.PodSpec, p *field.Path, allow 
 func checkSchedulingGates(e *rules.Errors, gates []corev1.PodSchedulingGate, p *field.Path) {
 	var seen rules.Seen[corev1.PodSchedulingGate]
 	for i, g := range gates {
-		e.InvalidEach(p.Index(i), g.Name, validation.IsQualifiedName(g.Name))
+		e.InvalidEach(itemOf(p, i), g.Name, validation.IsQualifiedName(g.Name))
 		if seen.Again(g) {
-			e.Duplicate(p.Index(i), g.Name)
+			e.Duplicate(itemOf(p, i), g.Name)
 		}
 	}
 }
@@ -233,9 +233,9 @@ func checkSchedulingGroup(e *rules.Errors, spec *corev1.PodSpec, p *field.Path) 
 		return
 	}
 	if g.PodGroupName == nil {
-		e.Invalid(p.Child("podGroupName"), g.PodGroupName, "must specify one of: `podGroupName`")
+		e.Invalid(childOf(p, "podGroupName"), g.PodGroupName, "must specify one of: `podGroupName`")
 	} else {
-		e.DNSSubdomain(p.Child("podGroupName"), *g.PodGroupName)
+		e.DNSSubdomain(childOf(p, "podGroupName"), *g.PodGroupName)
 	}
 	if len(spec.EvictionResponders) > 0 {
 		e.Forbidden(p, "may not be set when evictionResponders is set")
@@ -272,34 +272,34 @@ func CheckAnnotations(e *rules.Errors, annotations map[string]string, spec *core
 		return
 	}
 	if value, ok := annotations[corev1.MirrorPodAnnotationKey]; ok && spec.NodeName == "" {
-		e.Invalid(p.Key(corev1.MirrorPodAnnotationKey), value, "must set spec.nodeName if mirror pod annotation is set")
+		e.Invalid(entryOf(p, corev1.MirrorPodAnnotationKey), value, "must set spec.nodeName if mirror pod annotation is set")
 	}
 	if value := annotations[corev1.TolerationsAnnotationKey]; value != "" {
 		var tolerations []corev1.Toleration
 		if err := json.Unmarshal([]byte(value), &tolerations); err != nil {
 			e.Invalid(p, corev1.TolerationsAnnotationKey, err.Error())
 		} else {
-			CheckTolerations(e, tolerations, p.Child(corev1.TolerationsAnnotationKey), allow)
+			CheckTolerations(e, tolerations, childOf(p, corev1.TolerationsAnnotationKey), allow)
 		}
 	}
 	if !allow.deletionCost && !validDeletionCost(annotations) {
-		e.Invalid(p.Key(corev1.PodDeletionCost), annotations[corev1.PodDeletionCost], "must be a 32bit integer")
+		e.Invalid(entryOf(p, corev1.PodDeletionCost), annotations[corev1.PodDeletionCost], "must be a 32bit integer")
 	}
 	keys := sets.List(sets.KeySet(annotations))
 	if value, ok := annotations[corev1.SeccompPodAnnotationKey]; ok {
-		checkSeccompName(e, value, p.Child(corev1.SeccompPodAnnotationKey))
+		checkSeccompName(e, value, childOf(p, corev1.SeccompPodAnnotationKey))
 	}
 	for _, key := range keys {
 		if strings.HasPrefix(key, corev1.SeccompContainerAnnotationKeyPrefix) {
-			checkSeccompName(e, annotations[key], p.Child(key))
+			checkSeccompName(e, annotations[key], childOf(p, key))
 		}
 	}
 	for _, key := range keys {
 		if name, ok := strings.CutPrefix(key, corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix); ok {
 			if !anyContainer(spec, func(c *corev1.Container) bool { return c.Name == name }) {
-				e.Invalid(p.Key(key), name, "container not found")
+				e.Invalid(entryOf(p, key), name, "container not found")
 			}
-			checkAppArmorName(e, annotations[key], p.Key(key))
+			checkAppArmorName(e, annotations[key], entryOf(p, key))
 		}
 	}
 }
@@ -328,8 +328,12 @@ func checkAppArmorName(e *rules.Errors, name string, p *field.Path) {
 
 // CheckPod validates a pod without comparing it with its old version.
 func CheckPod(e *rules.Errors, pod *corev1.Pod, allow *Allowances) {
-	p := field.NewPath("spec")
-	CheckAnnotations(e, pod.Annotations, &pod.Spec, field.NewPath("metadata", "annotations"), allow)
+	whereWrong(e, nil, func(e *rules.Errors, root *field.Path) { checkPod(e, pod, root, allow) })
+}
+
+func checkPod(e *rules.Errors, pod *corev1.Pod, root *field.Path, allow *Allowances) {
+	p := childOf(root, "spec")
+	CheckAnnotations(e, pod.Annotations, &pod.Spec, childOf(root, "metadata", "annotations"), allow)
 	checkSpec(e, &pod.Spec, &pod.ObjectMeta, p, allow)
 	for i := range pod.Spec.Volumes {
 		v := pod.Spec.Volumes[i].Projected
@@ -338,18 +342,18 @@ func CheckPod(e *rules.Errors, pod *corev1.Pod, allow *Allowances) {
 		}
 		for j := range v.Sources {
 			if v.Sources[j].ServiceAccountToken != nil {
-				e.Forbidden(p.Child("volumes").Index(i).Child("projected", "sources").Index(j).Child("serviceAccountToken"),
+				e.Forbidden(childOf(itemOf(childOf(itemOf(childOf(p, "volumes"), i), "projected", "sources"), j), "serviceAccountToken"),
 					"must not be specified when serviceAccountName is not set")
 			}
 		}
 	}
 	if s := pod.Spec.TerminationGracePeriodSeconds; s != nil {
-		e.NonNegative(p.Child("terminationGracePeriodSeconds"), *s)
+		e.NonNegative(childOf(p, "terminationGracePeriodSeconds"), *s)
 	}
 	for i := range pod.Spec.Containers {
-		CheckImageSpaces(e, &pod.Spec.Containers[i], p.Child("containers").Index(i))
+		CheckImageSpaces(e, &pod.Spec.Containers[i], itemOf(childOf(p, "containers"), i))
 	}
 	for i := range pod.Spec.InitContainers {
-		CheckImageSpaces(e, &pod.Spec.InitContainers[i], p.Child("initContainers").Index(i))
+		CheckImageSpaces(e, &pod.Spec.InitContainers[i], itemOf(childOf(p, "initContainers"), i))
 	}
 }

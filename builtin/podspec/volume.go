@@ -36,20 +36,20 @@ func checkVolumes(e *rules.Errors, volumes []corev1.Volume, meta *metav1.ObjectM
 	}
 	good := make(map[string]*corev1.VolumeSource, len(volumes))
 	for i := range volumes {
-		v, vp := &volumes[i], p.Index(i)
+		v, vp := &volumes[i], itemOf(p, i)
 		before := len(*e)
 		checkVolumeSource(e, v, podName, vp, allow)
-		if e.NotEmpty(vp.Child("name"), v.Name) {
-			e.DNSLabel(vp.Child("name"), v.Name)
+		if e.NotEmpty(childOf(vp, "name"), v.Name) {
+			e.DNSLabel(childOf(vp, "name"), v.Name)
 		}
 		if good[v.Name] != nil {
-			e.Duplicate(vp.Child("name"), v.Name)
+			e.Duplicate(childOf(vp, "name"), v.Name)
 		}
 		if len(*e) == before {
 			good[v.Name] = &v.VolumeSource
 		}
 		if c := v.PersistentVolumeClaim; c != nil && claims.Has(c.ClaimName) {
-			e.Invalid(vp.Child("persistentVolumeClaim", "claimName"), c.ClaimName,
+			e.Invalid(childOf(vp, "persistentVolumeClaim", "claimName"), c.ClaimName,
 				"must not reference a PVC that gets created for an ephemeral volume")
 		}
 	}
@@ -63,7 +63,7 @@ func checkVolumeSource(e *rules.Errors, v *corev1.Volume, podName string, p *fie
 	found := false
 	first := func(name string) bool {
 		if found {
-			e.Forbidden(p.Child(name), oneVolumeType)
+			e.Forbidden(childOf(p, name), oneVolumeType)
 			return false
 		}
 		found = true
@@ -72,128 +72,128 @@ func checkVolumeSource(e *rules.Errors, v *corev1.Volume, podName string, p *fie
 	if s := v.EmptyDir; s != nil {
 		found = true
 		if s.SizeLimit != nil && s.SizeLimit.Sign() < 0 {
-			e.Forbidden(p.Child("emptyDir", "sizeLimit"), "SizeLimit field must be a valid resource quantity")
+			e.Forbidden(childOf(p, "emptyDir", "sizeLimit"), "SizeLimit field must be a valid resource quantity")
 		}
 		if s.Mode != nil && (*s.Mode < 0 || *s.Mode > 0o1777) {
-			e.Invalid(p.Child("emptyDir", "mode"), *s.Mode, "must be a number between 0 and 01777 (octal), both inclusive")
+			e.Invalid(childOf(p, "emptyDir", "mode"), *s.Mode, "must be a number between 0 and 01777 (octal), both inclusive")
 		}
 	}
 	if s := v.HostPath; s != nil && first("hostPath") {
-		checkHostPath(e, s, p.Child("hostPath"))
+		checkHostPath(e, s, childOf(p, "hostPath"))
 	}
 	if s := v.GitRepo; s != nil && first("gitRepo") {
-		e.NotEmpty(p.Child("gitRepo", "repository"), s.Repository)
-		checkDescendingPath(e, s.Directory, p.Child("gitRepo", "directory"))
+		e.NotEmpty(childOf(p, "gitRepo", "repository"), s.Repository)
+		checkDescendingPath(e, s.Directory, childOf(p, "gitRepo", "directory"))
 	}
 	if s := v.GCEPersistentDisk; s != nil && first("gcePersistentDisk") {
-		e.NotEmpty(p.Child("persistentDisk", "pdName"), s.PDName)
-		checkPartition(e, s.Partition, p.Child("persistentDisk", "partition"))
+		e.NotEmpty(childOf(p, "persistentDisk", "pdName"), s.PDName)
+		checkPartition(e, s.Partition, childOf(p, "persistentDisk", "partition"))
 	}
 	if s := v.AWSElasticBlockStore; s != nil && first("awsElasticBlockStore") {
-		e.NotEmpty(p.Child("awsElasticBlockStore", "volumeID"), s.VolumeID)
-		checkPartition(e, s.Partition, p.Child("awsElasticBlockStore", "partition"))
+		e.NotEmpty(childOf(p, "awsElasticBlockStore", "volumeID"), s.VolumeID)
+		checkPartition(e, s.Partition, childOf(p, "awsElasticBlockStore", "partition"))
 	}
 	if s := v.Secret; s != nil && first("secret") {
-		sp := p.Child("secret")
-		e.NotEmpty(sp.Child("secretName"), s.SecretName)
+		sp := childOf(p, "secret")
+		e.NotEmpty(childOf(sp, "secretName"), s.SecretName)
 		checkFiles(e, s.DefaultMode, s.DefaultUser, s.Items, sp)
 	}
 	if s := v.NFS; s != nil && first("nfs") {
-		e.NotEmpty(p.Child("nfs", "server"), s.Server)
-		e.NotEmpty(p.Child("nfs", "path"), s.Path)
+		e.NotEmpty(childOf(p, "nfs", "server"), s.Server)
+		e.NotEmpty(childOf(p, "nfs", "path"), s.Path)
 		if !path.IsAbs(s.Path) {
-			e.Invalid(p.Child("nfs", "path"), s.Path, "must be an absolute path")
+			e.Invalid(childOf(p, "nfs", "path"), s.Path, "must be an absolute path")
 		}
 	}
 	if s := v.ISCSI; s != nil {
 		if first("iscsi") {
-			checkISCSI(e, s, p.Child("iscsi"))
+			checkISCSI(e, s, childOf(p, "iscsi"))
 		}
 		if s.InitiatorName != nil && len(v.Name+":"+s.TargetPortal) > 64 {
-			e.Invalid(p.Child("name"), v.Name,
+			e.Invalid(childOf(p, "name"), v.Name,
 				"Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.")
 		}
 	}
 	if s := v.Glusterfs; s != nil && first("glusterfs") {
-		e.NotEmpty(p.Child("glusterfs", "endpoints"), s.EndpointsName)
-		e.NotEmpty(p.Child("glusterfs", "path"), s.Path)
+		e.NotEmpty(childOf(p, "glusterfs", "endpoints"), s.EndpointsName)
+		e.NotEmpty(childOf(p, "glusterfs", "path"), s.Path)
 	}
 	if s := v.Flocker; s != nil && first("flocker") {
-		checkFlocker(e, s, p.Child("flocker"))
+		checkFlocker(e, s, childOf(p, "flocker"))
 	}
 	if s := v.PersistentVolumeClaim; s != nil && first("persistentVolumeClaim") {
-		e.NotEmpty(p.Child("persistentVolumeClaim", "claimName"), s.ClaimName)
+		e.NotEmpty(childOf(p, "persistentVolumeClaim", "claimName"), s.ClaimName)
 	}
 	if s := v.RBD; s != nil && first("rbd") {
-		checkMonitors(e, s.CephMonitors, p.Child("rbd"))
-		e.NotEmpty(p.Child("rbd", "image"), s.RBDImage)
+		checkMonitors(e, s.CephMonitors, childOf(p, "rbd"))
+		e.NotEmpty(childOf(p, "rbd", "image"), s.RBDImage)
 	}
 	if s := v.Cinder; s != nil && first("cinder") {
-		e.NotEmpty(p.Child("cinder", "volumeID"), s.VolumeID)
-		checkSecretRef(e, s.SecretRef, p.Child("cinder", "secretRef"))
+		e.NotEmpty(childOf(p, "cinder", "volumeID"), s.VolumeID)
+		checkSecretRef(e, s.SecretRef, childOf(p, "cinder", "secretRef"))
 	}
 	if s := v.CephFS; s != nil && first("cephFS") {
-		checkMonitors(e, s.Monitors, p.Child("cephfs"))
+		checkMonitors(e, s.Monitors, childOf(p, "cephfs"))
 	}
 	if s := v.Quobyte; s != nil && first("quobyte") {
-		checkQuobyte(e, s, p.Child("quobyte"))
+		checkQuobyte(e, s, childOf(p, "quobyte"))
 	}
 	if s := v.DownwardAPI; s != nil && first("downwarAPI") {
-		sp := p.Child("downwardAPI")
+		sp := childOf(p, "downwardAPI")
 		checkFiles(e, s.DefaultMode, s.DefaultUser, nil, sp)
 		for i := range s.Items {
 			checkDownwardFile(e, &s.Items[i], sp)
 		}
 	}
 	if s := v.FC; s != nil && first("fc") {
-		checkFC(e, s, p.Child("fc"))
+		checkFC(e, s, childOf(p, "fc"))
 	}
 	if s := v.FlexVolume; s != nil && first("flexVolume") {
-		checkFlexVolume(e, s, p.Child("flexVolume"))
+		checkFlexVolume(e, s, childOf(p, "flexVolume"))
 	}
 	if s := v.ConfigMap; s != nil && first("configMap") {
-		sp := p.Child("configMap")
-		e.NotEmpty(sp.Child("name"), s.Name)
+		sp := childOf(p, "configMap")
+		e.NotEmpty(childOf(sp, "name"), s.Name)
 		checkFiles(e, s.DefaultMode, s.DefaultUser, s.Items, sp)
 	}
 	if s := v.AzureFile; s != nil && first("azureFile") {
-		e.NotEmpty(p.Child("azureFile", "secretName"), s.SecretName)
-		e.NotEmpty(p.Child("azureFile", "shareName"), s.ShareName)
+		e.NotEmpty(childOf(p, "azureFile", "secretName"), s.SecretName)
+		e.NotEmpty(childOf(p, "azureFile", "shareName"), s.ShareName)
 	}
 	if s := v.VsphereVolume; s != nil && first("vsphereVolume") {
-		e.NotEmpty(p.Child("vsphereVolume", "volumePath"), s.VolumePath)
+		e.NotEmpty(childOf(p, "vsphereVolume", "volumePath"), s.VolumePath)
 	}
 	if s := v.PhotonPersistentDisk; s != nil && first("photonPersistentDisk") {
-		e.NotEmpty(p.Child("photonPersistentDisk", "pdID"), s.PdID)
+		e.NotEmpty(childOf(p, "photonPersistentDisk", "pdID"), s.PdID)
 	}
 	if s := v.PortworxVolume; s != nil && first("portworxVolume") {
-		e.NotEmpty(p.Child("portworxVolume", "volumeID"), s.VolumeID)
+		e.NotEmpty(childOf(p, "portworxVolume", "volumeID"), s.VolumeID)
 	}
 	if s := v.AzureDisk; s != nil && first("azureDisk") {
-		checkAzureDisk(e, s, p.Child("azureDisk"))
+		checkAzureDisk(e, s, childOf(p, "azureDisk"))
 	}
 	if s := v.StorageOS; s != nil && first("storageos") {
-		checkStorageOS(e, s, p.Child("storageos"))
+		checkStorageOS(e, s, childOf(p, "storageos"))
 	}
 	if s := v.Projected; s != nil && first("projected") {
-		checkProjected(e, s, p.Child("projected"), allow)
+		checkProjected(e, s, childOf(p, "projected"), allow)
 	}
 	if s := v.ScaleIO; s != nil && first("scaleIO") {
-		e.NotEmpty(p.Child("scaleIO", "gateway"), s.Gateway)
-		e.NotEmpty(p.Child("scaleIO", "system"), s.System)
-		e.NotEmpty(p.Child("scaleIO", "volumeName"), s.VolumeName)
+		e.NotEmpty(childOf(p, "scaleIO", "gateway"), s.Gateway)
+		e.NotEmpty(childOf(p, "scaleIO", "system"), s.System)
+		e.NotEmpty(childOf(p, "scaleIO", "volumeName"), s.VolumeName)
 	}
 	if s := v.CSI; s != nil && first("csi") {
-		checkCSI(e, s, p.Child("csi"))
+		checkCSI(e, s, childOf(p, "csi"))
 	}
 	if s := v.Ephemeral; s != nil && first("ephemeral") {
 		checkEphemeralVolume(e, v, podName, p)
 	}
 	if s := v.Image; s != nil && first("image") {
 		if !allow.emptyImageReference {
-			e.NotEmpty(p.Child("image", "reference"), s.Reference)
+			e.NotEmpty(childOf(p, "image", "reference"), s.Reference)
 		}
-		checkPullPolicy(e, s.PullPolicy, p.Child("image", "pullPolicy"))
+		checkPullPolicy(e, s.PullPolicy, childOf(p, "image", "pullPolicy"))
 	}
 	if !found {
 		e.Required(p, "must specify a volume type")
@@ -201,11 +201,11 @@ func checkVolumeSource(e *rules.Errors, v *corev1.Volume, podName string, p *fie
 }
 
 func checkHostPath(e *rules.Errors, s *corev1.HostPathVolumeSource, p *field.Path) {
-	if !e.NotEmpty(p.Child("path"), s.Path) {
+	if !e.NotEmpty(childOf(p, "path"), s.Path) {
 		return
 	}
-	checkNoBacksteps(e, s.Path, p.Child("path"))
-	rules.OneOfPointer(e, p.Child("type"), s.Type, corev1.HostPathUnset, corev1.HostPathBlockDev, corev1.HostPathCharDev,
+	checkNoBacksteps(e, s.Path, childOf(p, "path"))
+	rules.OneOfPointer(e, childOf(p, "type"), s.Type, corev1.HostPathUnset, corev1.HostPathBlockDev, corev1.HostPathCharDev,
 		corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate, corev1.HostPathFile, corev1.HostPathFileOrCreate,
 		corev1.HostPathSocket)
 }
@@ -220,13 +220,13 @@ func checkPartition(e *rules.Errors, partition int32, p *field.Path) {
 
 func checkMonitors(e *rules.Errors, monitors []string, p *field.Path) {
 	if len(monitors) == 0 {
-		e.Required(p.Child("monitors"), "")
+		e.Required(childOf(p, "monitors"), "")
 	}
 }
 
 func checkSecretRef(e *rules.Errors, ref *corev1.LocalObjectReference, p *field.Path) {
 	if ref != nil {
-		e.NotEmpty(p.Child("name"), ref.Name)
+		e.NotEmpty(childOf(p, "name"), ref.Name)
 	}
 }
 
@@ -249,18 +249,18 @@ func checkISCSI(e *rules.Errors, s *corev1.ISCSIVolumeSource, p *field.Path) {
 			e.Invalid(p, name, "must be valid format")
 		}
 	}
-	e.NotEmpty(p.Child("targetPortal"), s.TargetPortal)
-	if e.NotEmpty(p.Child("iqn"), s.IQN) {
-		name(p.Child("iqn"), s.IQN)
+	e.NotEmpty(childOf(p, "targetPortal"), s.TargetPortal)
+	if e.NotEmpty(childOf(p, "iqn"), s.IQN) {
+		name(childOf(p, "iqn"), s.IQN)
 	}
 	if s.Lun < 0 || s.Lun > 255 {
-		e.Invalid(p.Child("lun"), s.Lun, validation.InclusiveRangeError(0, 255))
+		e.Invalid(childOf(p, "lun"), s.Lun, validation.InclusiveRangeError(0, 255))
 	}
 	if (s.DiscoveryCHAPAuth || s.SessionCHAPAuth) && s.SecretRef == nil {
-		e.Required(p.Child("secretRef"), "")
+		e.Required(childOf(p, "secretRef"), "")
 	}
 	if s.InitiatorName != nil {
-		name(p.Child("initiatorname"), *s.InitiatorName)
+		name(childOf(p, "initiatorname"), *s.InitiatorName)
 	}
 }
 
@@ -272,7 +272,7 @@ func checkFlocker(e *rules.Errors, s *corev1.FlockerVolumeSource, p *field.Path)
 		e.Invalid(p, "resource", "datasetName and datasetUUID can not be specified simultaneously")
 	}
 	if strings.Contains(s.DatasetName, "/") {
-		e.Invalid(p.Child("datasetName"), s.DatasetName, "must not contain '/'")
+		e.Invalid(childOf(p, "datasetName"), s.DatasetName, "must not contain '/'")
 	}
 }
 
@@ -280,90 +280,90 @@ func checkQuobyte(e *rules.Errors, s *corev1.QuobyteVolumeSource, p *field.Path)
 	const pairs = "must be a host:port pair or multiple pairs separated by commas"
 	switch {
 	case s.Registry == "":
-		e.Required(p.Child("registry"), pairs)
+		e.Required(childOf(p, "registry"), pairs)
 	case len(s.Tenant) > 64:
-		e.Required(p.Child("tenant"), "must be a UUID and may not exceed a length of 64 characters")
+		e.Required(childOf(p, "tenant"), "must be a UUID and may not exceed a length of 64 characters")
 	default:
 		for pair := range strings.SplitSeq(s.Registry, ",") {
 			if _, _, err := net.SplitHostPort(pair); err != nil {
-				e.Invalid(p.Child("registry"), s.Registry, pairs)
+				e.Invalid(childOf(p, "registry"), s.Registry, pairs)
 			}
 		}
 	}
-	e.NotEmpty(p.Child("volume"), s.Volume)
+	e.NotEmpty(childOf(p, "volume"), s.Volume)
 }
 
 func checkFC(e *rules.Errors, s *corev1.FCVolumeSource, p *field.Path) {
 	switch {
 	case len(s.TargetWWNs) == 0 && len(s.WWIDs) == 0:
-		e.Required(p.Child("targetWWNs"), "must specify either targetWWNs or wwids, but not both")
+		e.Required(childOf(p, "targetWWNs"), "must specify either targetWWNs or wwids, but not both")
 	case len(s.TargetWWNs) != 0 && len(s.WWIDs) != 0:
-		e.Invalid(p.Child("targetWWNs"), s.TargetWWNs, "targetWWNs and wwids can not be specified simultaneously")
+		e.Invalid(childOf(p, "targetWWNs"), s.TargetWWNs, "targetWWNs and wwids can not be specified simultaneously")
 	}
 	if len(s.TargetWWNs) == 0 {
 		return
 	}
 	if s.Lun == nil {
-		e.Required(p.Child("lun"), "lun is required if targetWWNs is specified")
+		e.Required(childOf(p, "lun"), "lun is required if targetWWNs is specified")
 	} else if *s.Lun < 0 || *s.Lun > 255 {
-		e.Invalid(p.Child("lun"), s.Lun, validation.InclusiveRangeError(0, 255))
+		e.Invalid(childOf(p, "lun"), s.Lun, validation.InclusiveRangeError(0, 255))
 	}
 }
 
 func checkFlexVolume(e *rules.Errors, s *corev1.FlexVolumeSource, p *field.Path) {
-	e.NotEmpty(p.Child("driver"), s.Driver)
+	e.NotEmpty(childOf(p, "driver"), s.Driver)
 	for option := range s.Options {
 		domain, _, _ := strings.Cut(option, "/")
 		if domain = "." + strings.ToLower(domain); strings.HasSuffix(domain, ".kubernetes.io") || strings.HasSuffix(domain, ".k8s.io") {
-			e.Invalid(p.Child("options").Key(option), option, "kubernetes.io and k8s.io namespaces are reserved")
+			e.Invalid(entryOf(childOf(p, "options"), option), option, "kubernetes.io and k8s.io namespaces are reserved")
 		}
 	}
 }
 
 func checkAzureDisk(e *rules.Errors, s *corev1.AzureDiskVolumeSource, p *field.Path) {
-	e.NotEmpty(p.Child("diskName"), s.DiskName)
-	e.NotEmpty(p.Child("diskURI"), s.DataDiskURI)
-	rules.OneOfPointer(e, p.Child("cachingMode"), s.CachingMode,
+	e.NotEmpty(childOf(p, "diskName"), s.DiskName)
+	e.NotEmpty(childOf(p, "diskURI"), s.DataDiskURI)
+	rules.OneOfPointer(e, childOf(p, "cachingMode"), s.CachingMode,
 		corev1.AzureDataDiskCachingNone, corev1.AzureDataDiskCachingReadOnly, corev1.AzureDataDiskCachingReadWrite)
 	if s.Kind == nil {
 		return
 	}
-	rules.OneOf(e, p.Child("kind"), *s.Kind, corev1.AzureDedicatedBlobDisk, corev1.AzureManagedDisk, corev1.AzureSharedBlobDisk)
+	rules.OneOf(e, childOf(p, "kind"), *s.Kind, corev1.AzureDedicatedBlobDisk, corev1.AzureManagedDisk, corev1.AzureSharedBlobDisk)
 	prefix, form := "https://", "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd"
 	if *s.Kind == corev1.AzureManagedDisk {
 		prefix, form = "/subscriptions/", "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}"
 	}
 	if !strings.HasPrefix(s.DataDiskURI, prefix) {
-		e.Add(field.NotSupported(p.Child("diskURI"), s.DataDiskURI, []string{form}))
+		e.Add(field.NotSupported(childOf(p, "diskURI"), s.DataDiskURI, []string{form}))
 	}
 }
 
 func checkStorageOS(e *rules.Errors, s *corev1.StorageOSVolumeSource, p *field.Path) {
-	if e.NotEmpty(p.Child("volumeName"), s.VolumeName) {
-		e.DNSLabel(p.Child("volumeName"), s.VolumeName)
+	if e.NotEmpty(childOf(p, "volumeName"), s.VolumeName) {
+		e.DNSLabel(childOf(p, "volumeName"), s.VolumeName)
 	}
 	if s.VolumeNamespace != "" {
-		e.DNSLabel(p.Child("volumeNamespace"), s.VolumeNamespace)
+		e.DNSLabel(childOf(p, "volumeNamespace"), s.VolumeNamespace)
 	}
-	checkSecretRef(e, s.SecretRef, p.Child("secretRef"))
+	checkSecretRef(e, s.SecretRef, childOf(p, "secretRef"))
 }
 
 func checkCSI(e *rules.Errors, s *corev1.CSIVolumeSource, p *field.Path) {
-	if e.NotEmpty(p.Child("driver"), s.Driver) {
+	if e.NotEmpty(childOf(p, "driver"), s.Driver) {
 		if len(s.Driver) > 63 {
-			e.Add(field.TooLong(p.Child("driver"), "", 63))
+			e.Add(field.TooLong(childOf(p, "driver"), "", 63))
 		}
-		e.InvalidEach(p.Child("driver"), s.Driver, validation.IsDNS1123Subdomain(strings.ToLower(s.Driver)))
+		e.InvalidEach(childOf(p, "driver"), s.Driver, validation.IsDNS1123Subdomain(strings.ToLower(s.Driver)))
 	}
-	if ref := s.NodePublishSecretRef; ref != nil && e.NotEmpty(p.Child("nodePublishSecretRef", "name"), ref.Name) {
-		e.DNSSubdomain(p.Child("name"), ref.Name)
+	if ref := s.NodePublishSecretRef; ref != nil && e.NotEmpty(childOf(p, "nodePublishSecretRef", "name"), ref.Name) {
+		e.DNSSubdomain(childOf(p, "name"), ref.Name)
 	}
 }
 
 // checkEphemeralVolume validates the claim template of an ephemeral volume, and
 // the name that the claim will have.
 func checkEphemeralVolume(e *rules.Errors, v *corev1.Volume, podName string, p *field.Path) {
-	t, tp := v.Ephemeral.VolumeClaimTemplate, p.Child("ephemeral", "volumeClaimTemplate")
+	t, tp := v.Ephemeral.VolumeClaimTemplate, childOf(p, "ephemeral", "volumeClaimTemplate")
 	if t == nil {
 		e.Required(tp, "")
 	} else {
@@ -372,7 +372,7 @@ func checkEphemeralVolume(e *rules.Errors, v *corev1.Volume, podName string, p *
 	if podName != "" && v.Name != "" {
 		claim := podName + "-" + v.Name
 		for _, m := range apivalidation.NameIsDNSSubdomain(claim, false) {
-			e.Invalid(p.Child("name"), v.Name, fmt.Sprintf("PVC name %q: %v", claim, m))
+			e.Invalid(childOf(p, "name"), v.Name, fmt.Sprintf("PVC name %q: %v", claim, m))
 		}
 	}
 }

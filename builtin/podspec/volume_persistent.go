@@ -56,23 +56,23 @@ func ValidateInlineVolume(spec *corev1.PersistentVolumeSpec, p *field.Path) fiel
 	const inline = " in the context of inline volumes"
 	forbid := func(name string, set bool) {
 		if set {
-			e.Forbidden(p.Child(name), "may not be specified"+inline)
+			e.Forbidden(childOf(p, name), "may not be specified"+inline)
 		}
 	}
 	forbid("claimRef", spec.ClaimRef != nil)
 	forbid("capacity", len(spec.Capacity) > 0)
 	if spec.CSI == nil {
-		e.Required(p.Child("csi"), "has to be specified"+inline)
+		e.Required(childOf(p, "csi"), "has to be specified"+inline)
 	}
-	CheckAccessModes(&e, spec.AccessModes, "", p.Child("accessModes"))
+	CheckAccessModes(&e, spec.AccessModes, "", childOf(p, "accessModes"))
 	if policy := spec.PersistentVolumeReclaimPolicy; policy != "" && policy != corev1.PersistentVolumeReclaimRetain {
-		e.Forbidden(p.Child("persistentVolumeReclaimPolicy"), "may only be "+string(corev1.PersistentVolumeReclaimRetain)+inline)
+		e.Forbidden(childOf(p, "persistentVolumeReclaimPolicy"), "may only be "+string(corev1.PersistentVolumeReclaimRetain)+inline)
 	}
 	forbid("nodeAffinity", spec.NodeAffinity != nil)
 	CheckPersistentVolumeSource(&e, &corev1.PersistentVolume{Spec: *spec}, p)
 	forbid("storageClassName", spec.StorageClassName != "")
 	if mode := spec.VolumeMode; mode != nil && *mode != corev1.PersistentVolumeFilesystem {
-		e.Forbidden(p.Child("volumeMode"), "may not specify volumeMode other than "+string(corev1.PersistentVolumeFilesystem)+inline)
+		e.Forbidden(childOf(p, "volumeMode"), "may not specify volumeMode other than "+string(corev1.PersistentVolumeFilesystem)+inline)
 	}
 	return field.ErrorList(e)
 }
@@ -106,124 +106,124 @@ func CheckPersistentVolumeSource(e *rules.Errors, pv *corev1.PersistentVolume, p
 	v, found := &pv.Spec.PersistentVolumeSource, false
 	first := func(name string) bool {
 		if found {
-			e.Forbidden(p.Child(name), oneVolumeType)
+			e.Forbidden(childOf(p, name), oneVolumeType)
 			return false
 		}
 		found = true
 		return true
 	}
 	if s := v.HostPath; s != nil && first("hostPath") {
-		checkHostPath(e, s, p.Child("hostPath"))
+		checkHostPath(e, s, childOf(p, "hostPath"))
 	}
 	if s := v.GCEPersistentDisk; s != nil && first("gcePersistentDisk") {
-		e.NotEmpty(p.Child("persistentDisk", "pdName"), s.PDName)
-		checkPartition(e, s.Partition, p.Child("persistentDisk", "partition"))
+		e.NotEmpty(childOf(p, "persistentDisk", "pdName"), s.PDName)
+		checkPartition(e, s.Partition, childOf(p, "persistentDisk", "partition"))
 	}
 	if s := v.AWSElasticBlockStore; s != nil && first("awsElasticBlockStore") {
-		e.NotEmpty(p.Child("awsElasticBlockStore", "volumeID"), s.VolumeID)
-		checkPartition(e, s.Partition, p.Child("awsElasticBlockStore", "partition"))
+		e.NotEmpty(childOf(p, "awsElasticBlockStore", "volumeID"), s.VolumeID)
+		checkPartition(e, s.Partition, childOf(p, "awsElasticBlockStore", "partition"))
 	}
 	if s := v.Glusterfs; s != nil && first("glusterfs") {
-		sp := p.Child("glusterfs")
-		e.NotEmpty(sp.Child("endpoints"), s.EndpointsName)
-		e.NotEmpty(sp.Child("path"), s.Path)
+		sp := childOf(p, "glusterfs")
+		e.NotEmpty(childOf(sp, "endpoints"), s.EndpointsName)
+		e.NotEmpty(childOf(sp, "path"), s.Path)
 		if ns := s.EndpointsNamespace; ns != nil && *ns == "" {
-			e.Invalid(sp.Child("endpointsNamespace"), *ns, "if the endpointnamespace is set, it must be a valid namespace name")
+			e.Invalid(childOf(sp, "endpointsNamespace"), *ns, "if the endpointnamespace is set, it must be a valid namespace name")
 		} else if ns != nil {
-			e.InvalidEach(sp.Child("endpointsNamespace"), *ns, apivalidation.ValidateNamespaceName(*ns, false))
+			e.InvalidEach(childOf(sp, "endpointsNamespace"), *ns, apivalidation.ValidateNamespaceName(*ns, false))
 		}
 	}
 	if s := v.Flocker; s != nil && first("flocker") {
-		checkFlocker(e, s, p.Child("flocker"))
+		checkFlocker(e, s, childOf(p, "flocker"))
 	}
 	if s := v.NFS; s != nil && first("nfs") {
-		e.NotEmpty(p.Child("nfs", "server"), s.Server)
-		e.NotEmpty(p.Child("nfs", "path"), s.Path)
+		e.NotEmpty(childOf(p, "nfs", "server"), s.Server)
+		e.NotEmpty(childOf(p, "nfs", "path"), s.Path)
 		if !path.IsAbs(s.Path) {
-			e.Invalid(p.Child("nfs", "path"), s.Path, "must be an absolute path")
+			e.Invalid(childOf(p, "nfs", "path"), s.Path, "must be an absolute path")
 		}
 	}
 	if s := v.RBD; s != nil && first("rbd") {
-		checkMonitors(e, s.CephMonitors, p.Child("rbd"))
-		e.NotEmpty(p.Child("rbd", "image"), s.RBDImage)
+		checkMonitors(e, s.CephMonitors, childOf(p, "rbd"))
+		e.NotEmpty(childOf(p, "rbd", "image"), s.RBDImage)
 	}
 	if s := v.Quobyte; s != nil && first("quobyte") {
-		checkQuobyte(e, s, p.Child("quobyte"))
+		checkQuobyte(e, s, childOf(p, "quobyte"))
 	}
 	if s := v.CephFS; s != nil && first("cephFS") {
-		checkMonitors(e, s.Monitors, p.Child("cephfs"))
+		checkMonitors(e, s.Monitors, childOf(p, "cephfs"))
 	}
 	if s := v.ISCSI; s != nil && first("iscsi") {
-		checkPersistentISCSI(e, s, pv.Name, p.Child("iscsi"))
+		checkPersistentISCSI(e, s, pv.Name, childOf(p, "iscsi"))
 	}
 	if s := v.Cinder; s != nil && first("cinder") {
-		e.NotEmpty(p.Child("cinder", "volumeID"), s.VolumeID)
+		e.NotEmpty(childOf(p, "cinder", "volumeID"), s.VolumeID)
 		if ref := s.SecretRef; ref != nil {
-			e.NotEmpty(p.Child("cinder", "secretRef", "name"), ref.Name)
-			e.NotEmpty(p.Child("cinder", "secretRef", "namespace"), ref.Namespace)
+			e.NotEmpty(childOf(p, "cinder", "secretRef", "name"), ref.Name)
+			e.NotEmpty(childOf(p, "cinder", "secretRef", "namespace"), ref.Namespace)
 		}
 	}
 	if s := v.FC; s != nil && first("fc") {
-		checkFC(e, s, p.Child("fc"))
+		checkFC(e, s, childOf(p, "fc"))
 	}
 	// FlexVolume is accepted beside another source, as in Kubernetes.
 	if s := v.FlexVolume; s != nil {
 		found = true
-		checkFlexVolume(e, &corev1.FlexVolumeSource{Driver: s.Driver, Options: s.Options}, p.Child("flexVolume"))
+		checkFlexVolume(e, &corev1.FlexVolumeSource{Driver: s.Driver, Options: s.Options}, childOf(p, "flexVolume"))
 	}
 	if s := v.AzureFile; s != nil && first("azureFile") {
-		e.NotEmpty(p.Child("azureFile", "secretName"), s.SecretName)
-		e.NotEmpty(p.Child("azureFile", "shareName"), s.ShareName)
+		e.NotEmpty(childOf(p, "azureFile", "secretName"), s.SecretName)
+		e.NotEmpty(childOf(p, "azureFile", "shareName"), s.ShareName)
 		if s.SecretNamespace != nil {
-			e.NotEmpty(p.Child("azureFile", "secretNamespace"), *s.SecretNamespace)
+			e.NotEmpty(childOf(p, "azureFile", "secretNamespace"), *s.SecretNamespace)
 		}
 	}
 	if s := v.VsphereVolume; s != nil && first("vsphereVolume") {
-		e.NotEmpty(p.Child("vsphereVolume", "volumePath"), s.VolumePath)
+		e.NotEmpty(childOf(p, "vsphereVolume", "volumePath"), s.VolumePath)
 	}
 	if s := v.PhotonPersistentDisk; s != nil && first("photonPersistentDisk") {
-		e.NotEmpty(p.Child("photonPersistentDisk", "pdID"), s.PdID)
+		e.NotEmpty(childOf(p, "photonPersistentDisk", "pdID"), s.PdID)
 	}
 	if s := v.PortworxVolume; s != nil && first("portworxVolume") {
-		e.NotEmpty(p.Child("portworxVolume", "volumeID"), s.VolumeID)
+		e.NotEmpty(childOf(p, "portworxVolume", "volumeID"), s.VolumeID)
 	}
 	if s := v.AzureDisk; s != nil && first("azureDisk") {
-		checkAzureDisk(e, s, p.Child("azureDisk"))
+		checkAzureDisk(e, s, childOf(p, "azureDisk"))
 	}
 	if s := v.ScaleIO; s != nil && first("scaleIO") {
-		e.NotEmpty(p.Child("scaleIO", "gateway"), s.Gateway)
-		e.NotEmpty(p.Child("scaleIO", "system"), s.System)
-		e.NotEmpty(p.Child("scaleIO", "volumeName"), s.VolumeName)
+		e.NotEmpty(childOf(p, "scaleIO", "gateway"), s.Gateway)
+		e.NotEmpty(childOf(p, "scaleIO", "system"), s.System)
+		e.NotEmpty(childOf(p, "scaleIO", "volumeName"), s.VolumeName)
 	}
 	if s := v.Local; s != nil && first("local") {
-		if e.NotEmpty(p.Child("local", "path"), s.Path) {
-			checkNoBacksteps(e, s.Path, p.Child("local", "path"))
+		if e.NotEmpty(childOf(p, "local", "path"), s.Path) {
+			checkNoBacksteps(e, s.Path, childOf(p, "local", "path"))
 		}
 		if pv.Spec.NodeAffinity == nil {
-			e.Required(p.Child("nodeAffinity"), "Local volume requires node affinity")
+			e.Required(childOf(p, "nodeAffinity"), "Local volume requires node affinity")
 		}
 	}
 	if s := v.StorageOS; s != nil && first("storageos") {
-		sp := p.Child("storageos")
-		if e.NotEmpty(sp.Child("volumeName"), s.VolumeName) {
-			e.DNSLabel(sp.Child("volumeName"), s.VolumeName)
+		sp := childOf(p, "storageos")
+		if e.NotEmpty(childOf(sp, "volumeName"), s.VolumeName) {
+			e.DNSLabel(childOf(sp, "volumeName"), s.VolumeName)
 		}
 		if s.VolumeNamespace != "" {
-			e.DNSLabel(sp.Child("volumeNamespace"), s.VolumeNamespace)
+			e.DNSLabel(childOf(sp, "volumeNamespace"), s.VolumeNamespace)
 		}
 		if ref := s.SecretRef; ref != nil {
-			e.NotEmpty(sp.Child("secretRef", "name"), ref.Name)
-			e.NotEmpty(sp.Child("secretRef", "namespace"), ref.Namespace)
+			e.NotEmpty(childOf(sp, "secretRef", "name"), ref.Name)
+			e.NotEmpty(childOf(sp, "secretRef", "namespace"), ref.Namespace)
 		}
 	}
 	if s := v.CSI; s != nil && first("csi") {
-		sp := p.Child("csi")
+		sp := childOf(p, "csi")
 		checkCSI(e, &corev1.CSIVolumeSource{Driver: s.Driver}, sp)
-		e.NotEmpty(sp.Child("volumeHandle"), s.VolumeHandle)
-		checkPersistentSecret(e, s.ControllerPublishSecretRef, sp.Child("controllerPublishSecretRef"))
-		checkPersistentSecret(e, s.ControllerExpandSecretRef, sp.Child("controllerExpandSecretRef"))
-		checkPersistentSecret(e, s.NodePublishSecretRef, sp.Child("nodePublishSecretRef"))
-		checkPersistentSecret(e, s.NodeExpandSecretRef, sp.Child("nodeExpandSecretRef"))
+		e.NotEmpty(childOf(sp, "volumeHandle"), s.VolumeHandle)
+		checkPersistentSecret(e, s.ControllerPublishSecretRef, childOf(sp, "controllerPublishSecretRef"))
+		checkPersistentSecret(e, s.ControllerExpandSecretRef, childOf(sp, "controllerExpandSecretRef"))
+		checkPersistentSecret(e, s.NodePublishSecretRef, childOf(sp, "nodePublishSecretRef"))
+		checkPersistentSecret(e, s.NodeExpandSecretRef, childOf(sp, "nodeExpandSecretRef"))
 	}
 	if !found {
 		e.Required(p, "must specify a volume type")
@@ -234,11 +234,11 @@ func checkPersistentSecret(e *rules.Errors, ref *corev1.SecretReference, p *fiel
 	if ref == nil {
 		return
 	}
-	if e.NotEmpty(p.Child("name"), ref.Name) {
-		e.DNSSubdomain(p.Child("name"), ref.Name)
+	if e.NotEmpty(childOf(p, "name"), ref.Name) {
+		e.DNSSubdomain(childOf(p, "name"), ref.Name)
 	}
-	if e.NotEmpty(p.Child("namespace"), ref.Namespace) {
-		e.DNSLabel(p.Child("namespace"), ref.Namespace)
+	if e.NotEmpty(childOf(p, "namespace"), ref.Namespace) {
+		e.DNSLabel(childOf(p, "namespace"), ref.Namespace)
 	}
 }
 
@@ -248,24 +248,24 @@ func checkPersistentISCSI(e *rules.Errors, s *corev1.ISCSIPersistentVolumeSource
 			e.Invalid(p, name, "must be valid format")
 		}
 	}
-	e.NotEmpty(p.Child("targetPortal"), s.TargetPortal)
+	e.NotEmpty(childOf(p, "targetPortal"), s.TargetPortal)
 	if s.InitiatorName != nil && len(volume+":"+s.TargetPortal) > 64 {
-		e.Invalid(p.Child("targetportal"), s.TargetPortal,
+		e.Invalid(childOf(p, "targetportal"), s.TargetPortal,
 			"Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if iscsi.initiatorName is specified.")
 	}
-	if e.NotEmpty(p.Child("iqn"), s.IQN) {
-		name(p.Child("iqn"), s.IQN)
+	if e.NotEmpty(childOf(p, "iqn"), s.IQN) {
+		name(childOf(p, "iqn"), s.IQN)
 	}
 	if s.Lun < 0 || s.Lun > 255 {
-		e.Invalid(p.Child("lun"), s.Lun, validation.InclusiveRangeError(0, 255))
+		e.Invalid(childOf(p, "lun"), s.Lun, validation.InclusiveRangeError(0, 255))
 	}
 	if (s.DiscoveryCHAPAuth || s.SessionCHAPAuth) && s.SecretRef == nil {
-		e.Required(p.Child("secretRef"), "")
+		e.Required(childOf(p, "secretRef"), "")
 	}
 	if s.SecretRef != nil {
-		e.NotEmpty(p.Child("secretRef", "name"), s.SecretRef.Name)
+		e.NotEmpty(childOf(p, "secretRef", "name"), s.SecretRef.Name)
 	}
 	if s.InitiatorName != nil {
-		name(p.Child("initiatorname"), *s.InitiatorName)
+		name(childOf(p, "initiatorname"), *s.InitiatorName)
 	}
 }

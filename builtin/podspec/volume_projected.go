@@ -24,10 +24,10 @@ const (
 // checkFiles validates the fields that secret, config map and projected volumes
 // share: the default mode and owner, and keys with their paths.
 func checkFiles(e *rules.Errors, mode *int32, user *int64, items []corev1.KeyToPath, p *field.Path) {
-	checkFileMode(e, mode, p.Child("defaultMode"))
-	e.UserID(p.Child("defaultUser"), user)
+	checkFileMode(e, mode, childOf(p, "defaultMode"))
+	e.UserID(childOf(p, "defaultUser"), user)
 	for i := range items {
-		checkKeyToPath(e, &items[i], p.Child("items").Index(i))
+		checkKeyToPath(e, &items[i], itemOf(childOf(p, "items"), i))
 	}
 }
 
@@ -38,32 +38,32 @@ func checkFileMode(e *rules.Errors, mode *int32, p *field.Path) {
 }
 
 func checkKeyToPath(e *rules.Errors, k *corev1.KeyToPath, p *field.Path) {
-	e.NotEmpty(p.Child("key"), k.Key)
-	e.NotEmpty(p.Child("path"), k.Path)
-	checkFilePath(e, k.Path, p.Child("path"))
-	checkFileMode(e, k.Mode, p.Child("mode"))
-	e.UserID(p.Child("user"), k.User)
+	e.NotEmpty(childOf(p, "key"), k.Key)
+	e.NotEmpty(childOf(p, "path"), k.Path)
+	checkFilePath(e, k.Path, childOf(p, "path"))
+	checkFileMode(e, k.Mode, childOf(p, "mode"))
+	e.UserID(childOf(p, "user"), k.User)
 }
 
 // checkDownwardFile validates a file of a downward API volume. Its errors have
 // the path of the volume, not of the file, as in Kubernetes.
 func checkDownwardFile(e *rules.Errors, f *corev1.DownwardAPIVolumeFile, p *field.Path) {
-	e.NotEmpty(p.Child("path"), f.Path)
-	checkFilePath(e, f.Path, p.Child("path"))
+	e.NotEmpty(childOf(p, "path"), f.Path)
+	checkFilePath(e, f.Path, childOf(p, "path"))
 	switch {
 	case f.FieldRef != nil:
-		checkFieldRef(e, f.FieldRef, p.Child("fieldRef"),
+		checkFieldRef(e, f.FieldRef, childOf(p, "fieldRef"),
 			"metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid")
 		if f.ResourceFieldRef != nil {
 			e.Invalid(p, "resource", "fieldRef and resourceFieldRef can not be specified simultaneously")
 		}
 	case f.ResourceFieldRef != nil:
-		checkResourceFieldRef(e, f.ResourceFieldRef, true, p.Child("resourceFieldRef"))
+		checkResourceFieldRef(e, f.ResourceFieldRef, true, childOf(p, "resourceFieldRef"))
 	default:
 		e.Required(p, "one of fieldRef and resourceFieldRef is required")
 	}
-	checkFileMode(e, f.Mode, p.Child("mode"))
-	e.UserID(p.Child("user"), f.User)
+	checkFileMode(e, f.Mode, childOf(p, "mode"))
+	e.UserID(childOf(p, "user"), f.User)
 }
 
 func checkProjected(e *rules.Errors, v *corev1.ProjectedVolumeSource, p *field.Path, allow *Allowances) {
@@ -77,30 +77,30 @@ func checkProjected(e *rules.Errors, v *corev1.ProjectedVolumeSource, p *field.P
 		seen.Insert(path)
 	}
 	items := func(name string, items []corev1.KeyToPath, sp *field.Path) {
-		e.NotEmpty(sp.Child("name"), name)
+		e.NotEmpty(childOf(sp, "name"), name)
 		for i := range items {
-			checkKeyToPath(e, &items[i], sp.Child("items").Index(i))
+			checkKeyToPath(e, &items[i], itemOf(childOf(sp, "items"), i))
 			if items[i].Path != "" {
 				take(items[i].Path, name)
 			}
 		}
 	}
 	for i := range v.Sources {
-		s, sp := &v.Sources[i], p.Child("sources").Index(i)
+		s, sp := &v.Sources[i], itemOf(childOf(p, "sources"), i)
 		found := 0
 		if s.Secret != nil {
 			found++
-			items(s.Secret.Name, s.Secret.Items, sp.Child("secret"))
+			items(s.Secret.Name, s.Secret.Items, childOf(sp, "secret"))
 		}
 		if s.ConfigMap != nil {
 			found++
-			items(s.ConfigMap.Name, s.ConfigMap.Items, sp.Child("configMap"))
+			items(s.ConfigMap.Name, s.ConfigMap.Items, childOf(sp, "configMap"))
 		}
 		if s.DownwardAPI != nil {
 			found++
 			for j := range s.DownwardAPI.Items {
 				f := &s.DownwardAPI.Items[j]
-				checkDownwardFile(e, f, sp.Child("downwardAPI"))
+				checkDownwardFile(e, f, childOf(sp, "downwardAPI"))
 				if f.Path != "" {
 					take(f.Path, f.Path)
 				}
@@ -108,16 +108,16 @@ func checkProjected(e *rules.Errors, v *corev1.ProjectedVolumeSource, p *field.P
 		}
 		if t := s.ServiceAccountToken; t != nil {
 			found++
-			checkTokenProjection(e, t, p, sp.Child("serviceAccountToken"), allow)
+			checkTokenProjection(e, t, p, childOf(sp, "serviceAccountToken"), allow)
 		}
 		if b := s.ClusterTrustBundle; b != nil {
 			found++
-			checkTrustBundle(e, b, sp.Child("clusterTrustBundle"))
+			checkTrustBundle(e, b, childOf(sp, "clusterTrustBundle"))
 			take(b.Path, b.Path)
 		}
 		if c := s.PodCertificate; c != nil {
 			found++
-			checkPodCertificate(e, c, sp.Child("podCertificate"), take)
+			checkPodCertificate(e, c, childOf(sp, "podCertificate"), take)
 		}
 		if found > 1 {
 			e.Forbidden(sp, "may not specify more than 1 volume type per source")
@@ -128,17 +128,17 @@ func checkProjected(e *rules.Errors, v *corev1.ProjectedVolumeSource, p *field.P
 // checkTokenProjection validates a service account token projection. An invalid
 // path is reported at the path of the volume, as in Kubernetes.
 func checkTokenProjection(e *rules.Errors, t *corev1.ServiceAccountTokenProjection, volume, p *field.Path, allow *Allowances) {
-	if s, ep := t.ExpirationSeconds, p.Child("expirationSeconds"); s == nil {
+	if s, ep := t.ExpirationSeconds, childOf(p, "expirationSeconds"); s == nil {
 		e.Required(ep, "")
 	} else if *s < 10*60 {
 		e.Invalid(ep, *s, "may not specify a duration less than 10 minutes")
 	} else if *s > 1<<32 {
 		e.Invalid(ep, *s, "may not specify a duration larger than 2^32 seconds")
 	}
-	if e.NotEmpty(volume.Child("path"), t.Path) && !allow.tokenPaths {
-		checkFilePath(e, t.Path, volume.Child("path"))
+	if e.NotEmpty(childOf(volume, "path"), t.Path) && !allow.tokenPaths {
+		checkFilePath(e, t.Path, childOf(volume, "path"))
 	}
-	e.UserID(p.Child("user"), t.User)
+	e.UserID(childOf(p, "user"), t.User)
 }
 
 func checkTrustBundle(e *rules.Errors, b *corev1.ClusterTrustBundleProjection, p *field.Path) {
@@ -147,26 +147,26 @@ func checkTrustBundle(e *rules.Errors, b *corev1.ClusterTrustBundleProjection, p
 		e.Invalid(p, rules.GoForm(b), "only one of name and signerName may be used")
 	case b.Name != nil:
 		if *b.Name == "" {
-			e.Required(p.Child("name"), "must be a valid object name")
+			e.Required(childOf(p, "name"), "must be a valid object name")
 		}
 		for _, m := range trustBundleNameProblems(*b.Name) {
-			e.Invalid(p.Child("name"), *b.Name, fmt.Sprintf("not a valid clustertrustbundlename: %v", m))
+			e.Invalid(childOf(p, "name"), *b.Name, fmt.Sprintf("not a valid clustertrustbundlename: %v", m))
 		}
 		if b.LabelSelector != nil {
-			e.Invalid(p.Child("labelSelector"), b.LabelSelector, "labelSelector must be unset if name is specified")
+			e.Invalid(childOf(p, "labelSelector"), b.LabelSelector, "labelSelector must be unset if name is specified")
 		}
 	case b.SignerName != nil:
 		if *b.SignerName == "" {
-			e.Required(p.Child("signerName"), "must be a valid signer name")
+			e.Required(childOf(p, "signerName"), "must be a valid signer name")
 		}
-		e.Add(rules.ValidateSignerName(*b.SignerName, p.Child("signerName"))...)
-		e.Add(metavalidation.ValidateLabelSelector(b.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, p.Child("labelSelector"))...)
+		e.Add(rules.ValidateSignerName(*b.SignerName, childOf(p, "signerName"))...)
+		e.Add(metavalidation.ValidateLabelSelector(b.LabelSelector, metavalidation.LabelSelectorValidationOptions{}, childOf(p, "labelSelector"))...)
 	default:
 		e.Required(p, "either name or signerName must be specified")
 	}
-	e.NotEmpty(p.Child("path"), b.Path)
-	e.UserID(p.Child("user"), b.User)
-	checkFilePath(e, b.Path, p.Child("path"))
+	e.NotEmpty(childOf(p, "path"), b.Path)
+	e.UserID(childOf(p, "user"), b.User)
+	checkFilePath(e, b.Path, childOf(p, "path"))
 }
 
 // trustBundleNameProblems returns what is wrong with the name of a cluster trust
@@ -183,16 +183,16 @@ func trustBundleNameProblems(name string) []string {
 }
 
 func checkPodCertificate(e *rules.Errors, c *corev1.PodCertificateProjection, p *field.Path, take func(string, any)) {
-	e.Add(rules.ValidateSignerName(c.SignerName, p.Child("signerName"))...)
+	e.Add(rules.ValidateSignerName(c.SignerName, childOf(p, "signerName"))...)
 	for key := range c.UserAnnotations {
-		e.Add(validation.IsDomainPrefixedKey(p.Child("userAnnotations"), strings.ToLower(key))...)
+		e.Add(validation.IsDomainPrefixedKey(childOf(p, "userAnnotations"), strings.ToLower(key))...)
 	}
 	if apivalidation.ValidateAnnotationsSize(c.UserAnnotations) != nil {
-		e.Add(field.TooLong(p.Child("userAnnotations"), "", apivalidation.TotalAnnotationSizeLimitB))
+		e.Add(field.TooLong(childOf(p, "userAnnotations"), "", apivalidation.TotalAnnotationSizeLimitB))
 	}
-	e.UserID(p.Child("user"), c.User)
-	rules.OneOf(e, p.Child("keyType"), c.KeyType, "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")
-	if s, sp := c.MaxExpirationSeconds, p.Child("maxExpirationSeconds"); s != nil {
+	e.UserID(childOf(p, "user"), c.User)
+	rules.OneOf(e, childOf(p, "keyType"), c.KeyType, "RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")
+	if s, sp := c.MaxExpirationSeconds, childOf(p, "maxExpirationSeconds"); s != nil {
 		limit := int32(maxCertificateSeconds)
 		if host, _, _ := strings.Cut(c.SignerName, "/"); host == "kubernetes.io" || strings.HasSuffix(host, ".kubernetes.io") {
 			limit = maxClusterCertificateSeconds
@@ -206,7 +206,7 @@ func checkPodCertificate(e *rules.Errors, c *corev1.PodCertificateProjection, p 
 	}
 	file := func(name, path string) {
 		if path != "" {
-			checkFilePath(e, path, p.Child(name))
+			checkFilePath(e, path, childOf(p, name))
 			take(path, path)
 		}
 	}

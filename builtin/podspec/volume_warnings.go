@@ -14,7 +14,7 @@ func volumeWarnings(v *corev1.Volume, p *field.Path) []string {
 	var w []string
 	old := func(set bool, name, since string) {
 		if set {
-			w = append(w, fmt.Sprintf("%s: deprecated in %s", p.Child(name), since))
+			w = append(w, fmt.Sprintf("%s: deprecated in %s", childOf(p, name), since))
 		}
 	}
 	old(v.PhotonPersistentDisk != nil, "photonPersistentDisk", "v1.11, non-functional in v1.16+")
@@ -25,7 +25,7 @@ func volumeWarnings(v *corev1.Volume, p *field.Path) []string {
 	old(v.Quobyte != nil, "quobyte", "v1.22, non-functional in v1.25+")
 	old(v.Glusterfs != nil, "glusterfs", "v1.25, non-functional in v1.26+")
 	if v.Ephemeral != nil && v.Ephemeral.VolumeClaimTemplate != nil {
-		w = append(w, ClaimWarnings(&v.Ephemeral.VolumeClaimTemplate.Spec, p.Child("ephemeral", "volumeClaimTemplate", "spec"))...)
+		w = append(w, ClaimWarnings(&v.Ephemeral.VolumeClaimTemplate.Spec, childOf(p, "ephemeral", "volumeClaimTemplate", "spec"))...)
 	}
 	old(v.CephFS != nil, "cephfs", "v1.28, non-functional in v1.31+")
 	old(v.RBD != nil, "rbd", "v1.28, non-functional in v1.31+")

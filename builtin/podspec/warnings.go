@@ -36,7 +36,14 @@ func CreateWarnings(pod *corev1.Pod) []string {
 // specWarnings returns the warnings for the spec and annotations of a pod, or of
 // the template at path; path is nil for a pod.
 func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Path) []string {
-	sp, ap := path.Child("spec"), path.Child("metadata", "annotations")
+	if len(warningsAt(nowhere, spec, meta, path != nil)) == 0 {
+		return nil
+	}
+	return warningsAt(path, spec, meta, path != nil)
+}
+
+func warningsAt(path *field.Path, spec *corev1.PodSpec, meta *metav1.ObjectMeta, template bool) []string {
+	sp, ap := childOf(path, "spec"), childOf(path, "metadata", "annotations")
 	w := schedulingWarnings(spec, sp)
 
 	for _, old := range [][2]string{
@@ -45,11 +52,11 @@ func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Pat
 		{"security.alpha.kubernetes.io/unsafe-sysctls", `non-functional in v1.11+; use the "sysctls" field instead`},
 	} {
 		if _, ok := meta.Annotations[old[0]]; ok {
-			w = append(w, fmt.Sprintf("%s: %s", ap.Key(old[0]), old[1]))
+			w = append(w, fmt.Sprintf("%s: %s", entryOf(ap, old[0]), old[1]))
 		}
 	}
 	for i := range spec.Volumes {
-		w = append(w, volumeWarnings(&spec.Volumes[i], sp.Child("volumes").Index(i))...)
+		w = append(w, volumeWarnings(&spec.Volumes[i], itemOf(childOf(sp, "volumes"), i))...)
 	}
 	for i := range spec.Volumes {
 		w = append(w, overlapWarnings(&spec.Volumes[i])...)
@@ -57,26 +64,26 @@ func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Pat
 	var addresses rules.Seen[string]
 	for i, a := range spec.HostAliases {
 		if addresses.Again(a.IP) {
-			w = append(w, fmt.Sprintf("%s: duplicate ip %q", sp.Child("hostAliases").Index(i).Child("ip"), a.IP))
+			w = append(w, fmt.Sprintf("%s: duplicate ip %q", childOf(itemOf(childOf(sp, "hostAliases"), i), "ip"), a.IP))
 		}
 	}
 	var secrets rules.Seen[corev1.LocalObjectReference]
 	for i, s := range spec.ImagePullSecrets {
 		if secrets.Again(s) {
-			w = append(w, fmt.Sprintf("%s: duplicate name %q", sp.Child("imagePullSecrets").Index(i).Child("name"), s.Name))
+			w = append(w, fmt.Sprintf("%s: duplicate name %q", childOf(itemOf(childOf(sp, "imagePullSecrets"), i), "name"), s.Name))
 		}
 	}
 	for i, s := range spec.ImagePullSecrets {
 		if s.Name == "" {
-			w = append(w, fmt.Sprintf("%s: invalid empty name %q", sp.Child("imagePullSecrets").Index(i).Child("name"), s.Name))
+			w = append(w, fmt.Sprintf("%s: invalid empty name %q", childOf(itemOf(childOf(sp, "imagePullSecrets"), i), "name"), s.Name))
 		}
 	}
-	w = appendFraction(w, spec.Overhead, corev1.ResourceMemory, sp.Child("overhead"))
-	w = appendFraction(w, spec.Overhead, corev1.ResourceEphemeralStorage, sp.Child("overhead"))
+	w = appendFraction(w, spec.Overhead, corev1.ResourceMemory, childOf(sp, "overhead"))
+	w = appendFraction(w, spec.Overhead, corev1.ResourceEphemeralStorage, childOf(sp, "overhead"))
 
 	seccomp := func(key string, field *corev1.SeccompProfile) {
 		if _, ok := meta.Annotations[key]; ok && field == nil {
-			w = append(w, fmt.Sprintf(`%s: non-functional in v1.27+; use the "seccompProfile" field instead`, ap.Key(key)))
+			w = append(w, fmt.Sprintf(`%s: non-functional in v1.27+; use the "seccompProfile" field instead`, entryOf(ap, key)))
 		}
 	}
 	ofPod := spec.SecurityContext
@@ -92,34 +99,34 @@ func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Pat
 		seccomp(corev1.SeccompContainerAnnotationKeyPrefix+c.Name, own.SeccompProfile)
 		// For pods the warning is given by AdoptAppArmorAnnotations.
 		key := corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix + c.Name
-		if value, ok := meta.Annotations[key]; ok && path != nil && own.AppArmorProfile == nil &&
+		if value, ok := meta.Annotations[key]; ok && template && own.AppArmorProfile == nil &&
 			(ofPod.AppArmorProfile == nil || !equality.Semantic.DeepEqual(ofPod.AppArmorProfile, appArmorFromAnnotation(value))) {
-			w = append(w, appArmorWarning(ap.Key(key)))
+			w = append(w, appArmorWarning(entryOf(ap, key)))
 		}
 		for _, name := range []corev1.ResourceName{corev1.ResourceMemory, corev1.ResourceEphemeralStorage} {
 			if hasFraction(c.Resources.Limits, name) {
-				w = appendFraction(w, c.Resources.Limits, name, at.Path().Child("resources", "limits"))
+				w = appendFraction(w, c.Resources.Limits, name, childOf(at.Path(), "resources", "limits"))
 			}
 			if hasFraction(c.Resources.Requests, name) {
-				w = appendFraction(w, c.Resources.Requests, name, at.Path().Child("resources", "requests"))
+				w = appendFraction(w, c.Resources.Requests, name, childOf(at.Path(), "resources", "requests"))
 			}
 		}
 		if len(c.Env) > 0 {
-			w = append(w, envWarnings(c.Env, at.Path().Child("env"))...)
+			w = append(w, envWarnings(c.Env, childOf(at.Path(), "env"))...)
 		}
 	})
 	w = append(w, portWarnings(spec, sp)...)
 	if s := spec.TerminationGracePeriodSeconds; s != nil && *s < 0 {
-		w = append(w, fmt.Sprintf("%s: must be >= 0; negative values are invalid and will be treated as 1", sp.Child("terminationGracePeriodSeconds")))
+		w = append(w, fmt.Sprintf("%s: must be >= 0; negative values are invalid and will be treated as 1", childOf(sp, "terminationGracePeriodSeconds")))
 	}
-	w = append(w, affinityWarnings(spec.Affinity, sp.Child("affinity"))...)
+	w = append(w, affinityWarnings(spec.Affinity, childOf(sp, "affinity"))...)
 	if spec.DNSConfig != nil {
 		for i, ip := range spec.DNSConfig.Nameservers {
-			w = append(w, validation.GetWarningsForIP(sp.Child("dnsConfig", "nameservers").Index(i), ip)...)
+			w = append(w, validation.GetWarningsForIP(itemOf(childOf(sp, "dnsConfig", "nameservers"), i), ip)...)
 		}
 	}
 	for i, a := range spec.HostAliases {
-		w = append(w, validation.GetWarningsForIP(sp.Child("hostAliases").Index(i).Child("ip"), a.IP)...)
+		w = append(w, validation.GetWarningsForIP(childOf(itemOf(childOf(sp, "hostAliases"), i), "ip"), a.IP)...)
 	}
 	return w
 }
@@ -128,7 +135,7 @@ func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Pat
 func appendFraction(w []string, list corev1.ResourceList, name corev1.ResourceName, p *field.Path) []string {
 	if hasFraction(list, name) {
 		q := list[name]
-		return append(w, fmt.Sprintf("%s: fractional byte value %q is invalid, must be an integer", p.Key(string(name)), q.String()))
+		return append(w, fmt.Sprintf("%s: fractional byte value %q is invalid, must be an integer", entryOf(p, string(name)), q.String()))
 	}
 	return w
 }
@@ -167,42 +174,42 @@ func schedulingWarnings(spec *corev1.PodSpec, p *field.Path) []string {
 	var w []string
 	for _, key := range slices.Sorted(maps.Keys(spec.NodeSelector)) {
 		if m := OldNodeLabel(key); m != "" {
-			w = append(w, fmt.Sprintf("%s: %s", p.Child("nodeSelector").Key(key), m))
+			w = append(w, fmt.Sprintf("%s: %s", entryOf(childOf(p, "nodeSelector"), key), m))
 		}
 	}
 	// Values of preferred terms are not validated, so warnings name invalid ones.
 	term := func(t *corev1.NodeSelectorTerm, values bool, p *field.Path) {
 		for i, x := range t.MatchExpressions {
-			xp := p.Child("matchExpressions").Index(i)
+			xp := itemOf(childOf(p, "matchExpressions"), i)
 			if m := OldNodeLabel(x.Key); m != "" {
-				w = append(w, fmt.Sprintf("%s: %s is %s", xp.Child("key"), x.Key, m))
+				w = append(w, fmt.Sprintf("%s: %s is %s", childOf(xp, "key"), x.Key, m))
 			}
 			for j, value := range x.Values {
 				if !values {
 					break
 				}
 				for _, m := range validation.IsValidLabelValue(value) {
-					w = append(w, fmt.Sprintf("%s: %s is invalid, %s", xp.Child("values").Index(j), value, m))
+					w = append(w, fmt.Sprintf("%s: %s is invalid, %s", itemOf(childOf(xp, "values"), j), value, m))
 				}
 			}
 		}
 	}
 	if a := spec.Affinity; a != nil && a.NodeAffinity != nil {
-		np := p.Child("affinity", "nodeAffinity")
+		np := childOf(p, "affinity", "nodeAffinity")
 		if r := a.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution; r != nil {
 			for i := range r.NodeSelectorTerms {
-				term(&r.NodeSelectorTerms[i], false, np.Child("requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms").Index(i))
+				term(&r.NodeSelectorTerms[i], false, itemOf(childOf(np, "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"), i))
 			}
 		}
 		preferred := a.NodeAffinity.PreferredDuringSchedulingIgnoredDuringExecution
 		for i := range preferred {
-			term(&preferred[i].Preference, true, np.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i).Child("preference"))
+			term(&preferred[i].Preference, true, childOf(itemOf(childOf(np, "preferredDuringSchedulingIgnoredDuringExecution"), i), "preference"))
 		}
 	}
 	for i, c := range spec.TopologySpreadConstraints {
-		cp := p.Child("topologySpreadConstraints").Index(i)
+		cp := itemOf(childOf(p, "topologySpreadConstraints"), i)
 		if m := OldNodeLabel(c.TopologyKey); m != "" {
-			w = append(w, fmt.Sprintf("%s: %s is %s", cp.Child("topologyKey"), c.TopologyKey, m))
+			w = append(w, fmt.Sprintf("%s: %s is %s", childOf(cp, "topologyKey"), c.TopologyKey, m))
 		}
 		w = appendNullSelector(w, c.LabelSelector, cp)
 	}
@@ -215,25 +222,25 @@ func appendNullSelector(w []string, s *metav1.LabelSelector, p *field.Path) []st
 	if s != nil {
 		return w
 	}
-	return append(w, fmt.Sprintf("%s: a null labelSelector results in matching no pod", p.Child("labelSelector")))
+	return append(w, fmt.Sprintf("%s: a null labelSelector results in matching no pod", childOf(p, "labelSelector")))
 }
 
 func affinityWarnings(a *corev1.Affinity, p *field.Path) []string {
 	var w []string
 	terms := func(required []corev1.PodAffinityTerm, preferred []corev1.WeightedPodAffinityTerm, p *field.Path) {
 		for i := range required {
-			w = appendNullSelector(w, required[i].LabelSelector, p.Child("requiredDuringSchedulingIgnoredDuringExecution").Index(i))
+			w = appendNullSelector(w, required[i].LabelSelector, itemOf(childOf(p, "requiredDuringSchedulingIgnoredDuringExecution"), i))
 		}
 		for i := range preferred {
 			w = appendNullSelector(w, preferred[i].PodAffinityTerm.LabelSelector,
-				p.Child("preferredDuringSchedulingIgnoredDuringExecution").Index(i).Child("podAffinityTerm"))
+				childOf(itemOf(childOf(p, "preferredDuringSchedulingIgnoredDuringExecution"), i), "podAffinityTerm"))
 		}
 	}
 	if a != nil && a.PodAffinity != nil {
-		terms(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution, p.Child("podAffinity"))
+		terms(a.PodAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution, childOf(p, "podAffinity"))
 	}
 	if a != nil && a.PodAntiAffinity != nil {
-		terms(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution, p.Child("podAntiAffinity"))
+		terms(a.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, a.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution, childOf(p, "podAntiAffinity"))
 	}
 	return w
 }
@@ -249,7 +256,7 @@ func envWarnings(env []corev1.EnvVar, p *field.Path) []string {
 			continue
 		}
 		if ref := "$(" + v.Name + ")"; v.ValueFrom != nil || v.Value == ref || !strings.Contains(v.Value, ref) {
-			w = append(w, fmt.Sprintf("%s: hides previous definition of %q, which may be dropped when using apply", p.Index(i), v.Name))
+			w = append(w, fmt.Sprintf("%s: hides previous definition of %q, which may be dropped when using apply", itemOf(p, i), v.Name))
 		}
 	}
 	return w
@@ -258,7 +265,7 @@ func envWarnings(env []corev1.EnvVar, p *field.Path) []string {
 func portWarnings(spec *corev1.PodSpec, p *field.Path) []string {
 	type block struct {
 		path *field.Path
-		port corev1.ContainerPort
+		port *corev1.ContainerPort
 	}
 	type portKey struct {
 		number   int32
@@ -266,31 +273,35 @@ func portWarnings(spec *corev1.PodSpec, p *field.Path) []string {
 	}
 	var w []string
 	var all []block
-	same := map[portKey][]block{}
 	EachContainer(spec, p, func(c *corev1.Container, at Place) {
-		for i, port := range c.Ports {
-			pp := at.Path().Child("ports").Index(i)
-			if port.HostIP != "" && port.HostPort == 0 {
-				w = append(w, fmt.Sprintf("%s: hostIP set without hostPort: %+v", pp, port))
-			}
-			key := portKey{port.ContainerPort, port.Protocol}
-			for _, o := range same[key] {
-				switch {
-				case len(w) >= maxPairs:
-				case port.HostIP == o.port.HostIP && port.HostPort == o.port.HostPort:
-					w = append(w, fmt.Sprintf("%s: duplicate port definition with %s", pp, o.path))
-				case port.HostPort == 0 || o.port.HostPort == 0:
-					w = append(w, fmt.Sprintf("%s: overlapping port definition with %s", pp, o.path))
-				case port.HostPort == o.port.HostPort && (port.HostIP == "") != (o.port.HostIP == ""):
-					w = append(w, fmt.Sprintf("%s: dangerously ambiguous port definition with %s", pp, o.path))
-				}
-			}
-			if len(same[key]) < maxCompared {
-				same[key] = append(same[key], block{pp, port})
-			}
-			all = append(all, block{pp, port})
+		for i := range c.Ports {
+			all = append(all, block{itemOf(childOf(at.Path(), "ports"), i), &c.Ports[i]})
 		}
 	})
+	same := map[portKey][]block{}
+	for _, b := range all {
+		if b.port.HostIP != "" && b.port.HostPort == 0 {
+			w = append(w, fmt.Sprintf("%s: hostIP set without hostPort: %+v", b.path, *b.port))
+		}
+		if len(all) == 1 {
+			return w
+		}
+		key := portKey{b.port.ContainerPort, b.port.Protocol}
+		for _, o := range same[key] {
+			switch {
+			case len(w) >= maxPairs:
+			case b.port.HostIP == o.port.HostIP && b.port.HostPort == o.port.HostPort:
+				w = append(w, fmt.Sprintf("%s: duplicate port definition with %s", b.path, o.path))
+			case b.port.HostPort == 0 || o.port.HostPort == 0:
+				w = append(w, fmt.Sprintf("%s: overlapping port definition with %s", b.path, o.path))
+			case b.port.HostPort == o.port.HostPort && (b.port.HostIP == "") != (o.port.HostIP == ""):
+				w = append(w, fmt.Sprintf("%s: dangerously ambiguous port definition with %s", b.path, o.path))
+			}
+		}
+		if len(same[key]) < maxCompared {
+			same[key] = append(same[key], b)
+		}
+	}
 	named := map[string]*field.Path{}
 	for _, b := range all {
 		first := named[b.port.Name]
