@@ -373,6 +373,9 @@ func placesOf[E any](list []E, place func(*E) (name, path string)) (names, paths
 }
 
 func checkDevices(e *rules.Errors, ctx *podContext, c *corev1.Container, p *field.Path) {
+	if len(c.VolumeDevices) == 0 {
+		return
+	}
 	names, paths := sets.New[string](), sets.New[string]()
 	mounts, mountPaths := placesOf(c.VolumeMounts, func(m *corev1.VolumeMount) (name, path string) { return m.Name, m.MountPath })
 	for i := range c.VolumeDevices {
