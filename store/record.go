@@ -40,10 +40,10 @@ func (r *Resource) newRecord(key string, revision int64, stored []byte, obj reso
 		fields = make([]string, n)
 		for i := range r.def.Fields {
 			fields[i] = r.def.Fields[i].Get(obj)
-			if revision == 0 { // the object was sent: its strings are parts of the request's body
-				fields[i] = strings.Clone(fields[i])
-			}
 		}
+	}
+	if !known {
+		wire.OwnAttributes(labels, fields)
 	}
 	namespace, name := r.split(key)
 	rec := Record{Key: key, Namespace: namespace, Name: name, Revision: revision}

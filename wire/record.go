@@ -81,17 +81,41 @@ func (r *Record) with(stored []byte, values *ValueCache) *Record {
 	return &both.Record
 }
 
-// LabelPairs returns labels as NewRecord wants them. The values are copied: those of an
-// object that was sent are parts of the request's body.
+// LabelPairs returns labels as NewRecord wants them.
 func LabelPairs(labels map[string]string) []string {
 	if len(labels) == 0 {
 		return nil
 	}
 	pairs := make([]string, 0, 2*len(labels))
 	for key, value := range labels {
-		pairs = append(pairs, unique.Make(key).Value(), strings.Clone(value))
+		pairs = append(pairs, unique.Make(key).Value(), value)
 	}
 	return pairs
+}
+
+// OwnAttributes gives labels, as LabelPairs returns them, and fields a memory of their own:
+// those of an object are parts of a request's body, or of its stored bytes. It is one piece,
+// since there are many records, and the garbage collector looks at each piece.
+func OwnAttributes(labels, fields []string) {
+	size := 0
+	for _, field := range fields {
+		size += len(field)
+	}
+	for i := 1; i < len(labels); i += 2 { // keys are kept once for all
+		size += len(labels[i])
+	}
+	var own strings.Builder
+	own.Grow(size)
+	keep := func(s *string) {
+		own.WriteString(*s)
+		*s = own.String()[own.Len()-len(*s):]
+	}
+	for i := range fields {
+		keep(&fields[i])
+	}
+	for i := 1; i < len(labels); i += 2 {
+		keep(&labels[i])
+	}
 }
 
 // Stored returns the object as it is in storage, without a resourceVersion. The bytes
