@@ -41,11 +41,15 @@ func errNoName() error { return apierrors.NewBadRequest("Name parameter required
 // writeOptions reads the parameters that all writes share. errs is what is wrong
 // with others.
 func (s *scope) writeOptions(kind string, errs ...*field.Error) error {
-	q := s.r.URL.Query()
-	manager, dry, validation := q.Get("fieldManager"), q["dryRun"], q.Get("fieldValidation")
-	errs = append(errs, metavalidation.ValidateFieldManager(manager, field.NewPath("fieldManager"))...)
-	errs = append(errs, metavalidation.ValidateDryRun(field.NewPath("dryRun"), dry)...)
-	errs = append(errs, metavalidation.ValidateFieldValidation(field.NewPath("fieldValidation"), validation)...)
+	var manager, validation string
+	var dry []string
+	if s.r.URL.RawQuery != "" {
+		q := s.r.URL.Query()
+		manager, dry, validation = q.Get("fieldManager"), q["dryRun"], q.Get("fieldValidation")
+		errs = append(errs, metavalidation.ValidateFieldManager(manager, field.NewPath("fieldManager"))...)
+		errs = append(errs, metavalidation.ValidateDryRun(field.NewPath("dryRun"), dry)...)
+		errs = append(errs, metavalidation.ValidateFieldValidation(field.NewPath("fieldValidation"), validation)...)
+	}
 	if len(errs) > 0 {
 		return problems.Invalid(schema.GroupKind{Group: metav1.GroupName, Kind: kind}, "", errs)
 	}
@@ -62,6 +66,9 @@ func managerOrAgent(manager, agent string) string {
 		return manager
 	}
 	name, _, _ := strings.Cut(agent, "/")
+	if len(name) <= metavalidation.FieldManagerMaxLength && !strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return name
+	}
 	var b strings.Builder
 	for _, r := range name {
 		if unicode.IsPrint(r) {

@@ -6,7 +6,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/rules"
@@ -65,16 +64,20 @@ func emptyNotNull(data map[string][]byte) {
 func validateConfigMap(cm *corev1.ConfigMap) field.ErrorList {
 	var errs field.ErrorList
 	size := 0
+	invalid := func(name, key string, messages ...string) {
+		if len(messages) > 0 {
+			errs = append(errs, rules.Invalid(field.NewPath(name).Key(key), key, messages)...)
+		}
+	}
 	for key, value := range cm.Data {
-		path := field.NewPath("data").Key(key)
-		errs = append(errs, rules.Invalid(path, key, validation.IsConfigMapKey(key))...)
+		invalid("data", key, rules.CheckDataKey(key)...)
 		if _, both := cm.BinaryData[key]; both {
-			errs = append(errs, field.Invalid(path, key, "duplicate of key present in binaryData"))
+			invalid("data", key, "duplicate of key present in binaryData")
 		}
 		size += len(value)
 	}
 	for key, value := range cm.BinaryData {
-		errs = append(errs, rules.Invalid(field.NewPath("binaryData").Key(key), key, validation.IsConfigMapKey(key))...)
+		invalid("binaryData", key, rules.CheckDataKey(key)...)
 		size += len(value)
 	}
 	if size > maxDataSize {

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/builtin/rules"
@@ -81,7 +80,9 @@ func validateSecret(s *corev1.Secret) field.ErrorList {
 	data := field.NewPath("data")
 	size := 0
 	for key, value := range s.Data {
-		errs = append(errs, rules.Invalid(data.Key(key), key, validation.IsConfigMapKey(key))...)
+		if messages := rules.CheckDataKey(key); len(messages) > 0 {
+			errs = append(errs, rules.Invalid(data.Key(key), key, messages)...)
+		}
 		size += len(value)
 	}
 	if size > maxDataSize {

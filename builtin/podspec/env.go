@@ -61,7 +61,7 @@ func checkEnvSource(e *rules.Errors, v *corev1.EnvVar, p *field.Path) {
 func checkKeyRef(e *rules.Errors, name, key string, p *field.Path) {
 	e.DNSSubdomain(childOf(p, "name"), name)
 	if e.NotEmpty(childOf(p, "key"), key) {
-		e.InvalidEach(childOf(p, "key"), key, validation.IsConfigMapKey(key))
+		e.InvalidEach(childOf(p, "key"), key, rules.CheckDataKey(key))
 	}
 }
 

@@ -93,3 +93,23 @@ func CheckPortName(name string) []string {
 	}
 	return validation.IsValidPortName(name)
 }
+
+// CheckDataKey returns what is wrong with a key of the data of config maps and secrets.
+func CheckDataKey(key string) []string {
+	if isPlainDataKey(key) {
+		return nil
+	}
+	return validation.IsConfigMapKey(key)
+}
+
+// isPlainDataKey reports whether a value is sure to be a key of data.
+func isPlainDataKey(key string) bool {
+	for i := range len(key) {
+		switch c := key[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '-', c == '_', c == '.':
+		default:
+			return false
+		}
+	}
+	return key != "" && key != "." && !strings.HasPrefix(key, "..") && len(key) <= validation.DNS1123SubdomainMaxLength
+}

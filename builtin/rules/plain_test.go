@@ -18,6 +18,7 @@ func TestPlainNames(t *testing.T) {
 		"subdomain": {isPlainSubdomain, validation.IsDNS1123Subdomain},
 		"label":     {isPlainLabel, validation.IsDNS1123Label},
 		"key":       {isPlainKey, validation.IsQualifiedName},
+		"data key":  {isPlainDataKey, validation.IsConfigMapKey},
 		"port":      {func(s string) bool { return CheckPortName(s) == nil }, validation.IsValidPortName},
 	}
 	for name, c := range checks {
