@@ -15,7 +15,7 @@ const (
 	// the part of its memory that this takes at most. What a cycle costs depends on what is in
 	// use, and how many cycles there are on the room: by the percentage alone a small heap has
 	// little of it.
-	roomForGarbage = 48 << 20
+	roomForGarbage = 32 << 20
 	partForGarbage = 8
 	// A server is busy that allocates busyRate bytes a second, and has run for longer than its
 	// start takes.
