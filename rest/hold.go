@@ -2,6 +2,7 @@ package rest
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/apikeel/kelson/budget"
@@ -81,6 +82,9 @@ func (s *scope) holdDecoded(body []byte) error {
 		return nil
 	}
 	weight := wire.Weigh(body)
+	if s.req.CBOR && strings.Contains(s.r.Header.Get("Content-Type"), "cbor") {
+		weight = wire.WeighCBOR(body)
+	}
 	if limit := s.h.Memory.Decoded.Limit(); limit > 0 && weight > tooHeavy*limit {
 		return apierrors.NewRequestEntityTooLargeError("too many values for the memory of this server")
 	}

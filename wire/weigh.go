@@ -34,7 +34,7 @@ func Weigh(text []byte) int64 {
 		weight, _ := weighMessage(text[len(protoPrefix):], 0)
 		return weight
 	case bytes.HasPrefix(text, cborMagic):
-		return weighCBOR(text)
+		return WeighCBOR(text)
 	}
 	count := func(c string) int64 { return int64(bytes.Count(text, []byte(c))) }
 	if rough := objectWeight*count("{") + fieldWeight*(count("[")+count(":")) + itemWeight*count(","); rough <= roughWeight {
@@ -59,11 +59,41 @@ func weighJSON(text []byte) (weight int64) {
 	return weight
 }
 
-// weighCBOR takes every byte for what could begin a map or an array.
-func weighCBOR(text []byte) (weight int64) {
-	for _, c := range text {
-		if c >= 0x80 && c < 0xc0 {
+// WeighCBOR is Weigh for a text that is known to be CBOR, also if it does not say so.
+//
+// The values of CBOR come one after the other, those in a map or an array behind its head, so
+// nothing needs to be remembered. What is not valid has the weight up to there.
+func WeighCBOR(text []byte) (weight int64) {
+	for at := 0; at < len(text); {
+		kind, argument := text[at]&0xe0, uint64(text[at]&0x1f)
+		at++
+		switch {
+		case argument >= 28: // the length is not known: an end will be marked
+			argument = 0
+		case argument >= 24: // it is in the next bytes: 1, 2, 4 or 8
+			size := 1 << (argument - 24)
+			if size > len(text)-at {
+				return weight
+			}
+			argument = 0
+			for _, c := range text[at : at+size] {
+				argument = argument<<8 | uint64(c)
+			}
+			at += size
+		}
+		switch kind {
+		case cborMap:
 			weight += objectWeight
+		case cborArray:
+			weight += fieldWeight
+		case cborBytes, cborText:
+			if argument > uint64(len(text)-at) {
+				return weight
+			}
+			at += int(argument)
+			fallthrough
+		default:
+			weight += fieldWeight / 2 // a field has a key and a value
 		}
 	}
 	return weight

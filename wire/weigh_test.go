@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/serializer/cbor/direct"
 )
 
 // TestWeigh: what is decoded from a text takes less than its weight, with room for two more
@@ -50,11 +51,16 @@ func TestWeigh(t *testing.T) {
 				return pod
 			}
 		},
-		"maps":    func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(`{"":0},`, 20_000) + `0]}`) },
-		"empty":   func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(`{},`, 20_000) + `0]}`) },
-		"lists":   func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(`[[]],`, 20_000) + `0]}`) },
-		"chains":  func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(chain+",", 40) + `0]}`) },
-		"numbers": func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(`0,`, 100_000) + `0]}`) },
+		"maps":            func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(`{"":0},`, 20_000) + `0]}`) },
+		"empty":           func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(`{},`, 20_000) + `0]}`) },
+		"lists":           func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(`[[]],`, 20_000) + `0]}`) },
+		"chains":          func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(chain+",", 40) + `0]}`) },
+		"numbers in CBOR": func() (string, func() any) { return inCBOR(t, []any{many(500, many(500, int64(0)))}) },
+		"maps in CBOR": func() (string, func() any) {
+			return inCBOR(t, []any{many(100, many(500, map[string]any{"": int64(0)}))})
+		},
+		"lists in CBOR": func() (string, func() any) { return inCBOR(t, []any{many(100, many(500, []any{}))}) },
+		"numbers":       func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(`0,`, 100_000) + `0]}`) },
 	} {
 		text, decoded := c()
 		var before, after runtime.MemStats
@@ -89,6 +95,44 @@ func TestWeigh(t *testing.T) {
 	}
 }
 
+// many is a list that has a value n times.
+func many(n int, value any) []any {
+	list := make([]any, n)
+	for i := range list {
+		list[i] = value
+	}
+	return list
+}
+
+// inCBOR returns a list in CBOR, with its tag, and a function that decodes it.
+func inCBOR(t *testing.T, list []any) (string, func() any) {
+	text, err := direct.Marshal(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(cborMagic) + string(text), func() any {
+		var got []any
+		if err := direct.Unmarshal(text, &got); err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+}
+
+// TestWeighCBOR: a text in CBOR weighs the same without its tag, a cut one no more.
+func TestWeighCBOR(t *testing.T) {
+	text, _ := inCBOR(t, []any{many(100, map[string]any{"name": strings.Repeat("x", 300), "n": int64(1) << 40, "f": 1.5})})
+	whole := WeighCBOR([]byte(text))
+	if plain := WeighCBOR([]byte(text[len(cborMagic):])); plain < whole-fieldWeight || plain > whole || plain < 100*objectWeight {
+		t.Errorf("with a tag it weighs %d, without one %d", whole, plain)
+	}
+	for i := range text {
+		if part := WeighCBOR([]byte(text[:i])); part > whole {
+			t.Fatalf("the first %d bytes weigh %d, all %d", i, part, whole)
+		}
+	}
+}
+
 // BenchmarkWeigh is what weighing costs of an ordinary write.
 func BenchmarkWeigh(b *testing.B) {
 	s := pods(b)
@@ -115,6 +159,9 @@ func FuzzWeigh(f *testing.F) {
 		text = bytes.Repeat(text, lightText/(len(text)+1)+1) // short ones are not weighed
 		if w := Weigh(text); w < 0 || w > objectWeight*int64(len(text)) {
 			t.Errorf("got %d for %d bytes", w, len(text))
+		}
+		if w := WeighCBOR(text); w < 0 || w > objectWeight*int64(len(text)) {
+			t.Errorf("got %d for %d bytes of CBOR", w, len(text))
 		}
 	})
 }
