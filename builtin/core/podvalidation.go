@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -74,8 +73,15 @@ func validatePodUpdate(ctx context.Context, pod, old *corev1.Pod) field.ErrorLis
 		return field.ErrorList(e)
 	}
 	checkTolerationUpdates(&e, pod.Spec.Tolerations, old.Spec.Tolerations, p.Child("tolerations"), allow)
+	added := map[corev1.PodSchedulingGate]int{} // where it is last
 	for i, g := range pod.Spec.SchedulingGates {
-		if !slices.Contains(old.Spec.SchedulingGates, g) && !slices.Contains(pod.Spec.SchedulingGates[i+1:], g) {
+		added[g] = i
+	}
+	for _, g := range old.Spec.SchedulingGates {
+		delete(added, g)
+	}
+	for i, g := range pod.Spec.SchedulingGates {
+		if last, ok := added[g]; ok && last == i {
 			e.Forbidden(p.Child("schedulingGates").Index(i).Child("name"),
 				fmt.Sprintf("only deletion is allowed, but found new scheduling gate '%s'", g.Name))
 		}
@@ -145,15 +151,19 @@ func checkDeadlineUpdate(e *rules.Errors, seconds, old *int64, p *field.Path) bo
 }
 
 func checkTolerationUpdates(e *rules.Errors, tolerations, old []corev1.Toleration, p *field.Path, allow *podspec.Allowances) {
-	for _, was := range old {
-		if !slices.ContainsFunc(tolerations, func(t corev1.Toleration) bool {
-			return t.Key == was.Key && t.Operator == was.Operator && t.Value == was.Value && t.Effect == was.Effect
-		}) {
+	kept := rules.Set(tolerations, withoutSeconds)
+	for i := range old {
+		if _, ok := kept[withoutSeconds(&old[i])]; !ok {
 			e.Forbidden(p, "existing toleration can not be modified except its tolerationSeconds")
 			return
 		}
 	}
 	podspec.CheckTolerations(e, tolerations, p, allow)
+}
+
+// withoutSeconds returns what may not change in a toleration.
+func withoutSeconds(t *corev1.Toleration) corev1.Toleration {
+	return corev1.Toleration{Key: t.Key, Operator: t.Operator, Value: t.Value, Effect: t.Effect}
 }
 
 // checkGatedUpdates validates changes that are allowed while a pod has scheduling gates, those

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -294,9 +295,16 @@ func CheckAnnotations(e *rules.Errors, annotations map[string]string, spec *core
 			checkSeccompName(e, annotations[key], childOf(p, key))
 		}
 	}
+	containers := sync.OnceValue(func() sets.Set[string] {
+		names := sets.New[string]()
+		for c := range Containers(spec) {
+			names.Insert(c.Name)
+		}
+		return names
+	})
 	for _, key := range keys {
 		if name, ok := strings.CutPrefix(key, corev1.DeprecatedAppArmorBetaContainerAnnotationKeyPrefix); ok {
-			if !anyContainer(spec, func(c *corev1.Container) bool { return c.Name == name }) {
+			if !containers().Has(name) {
 				e.Invalid(entryOf(p, key), name, "container not found")
 			}
 			checkAppArmorName(e, annotations[key], entryOf(p, key))
@@ -328,7 +336,7 @@ func checkAppArmorName(e *rules.Errors, name string, p *field.Path) {
 
 // CheckPod validates a pod without comparing it with its old version.
 func CheckPod(e *rules.Errors, pod *corev1.Pod, allow *Allowances) {
-	whereWrong(e, nil, func(e *rules.Errors, root *field.Path) { checkPod(e, pod, root, allow) })
+	withPathsIfWrong(e, nil, func(e *rules.Errors, root *field.Path) { checkPod(e, pod, root, allow) })
 }
 
 func checkPod(e *rules.Errors, pod *corev1.Pod, root *field.Path, allow *Allowances) {

@@ -123,6 +123,44 @@ func TestPatchGrowth(t *testing.T) {
 	}
 }
 
+// TestPodGrowth sends pods in which something is looked for in a long list, for each item of
+// another.
+func TestPodGrowth(t *testing.T) {
+	const path = "/api/v1/namespaces/default/pods"
+	// list returns items of that many bytes, in the form that is given.
+	list := func(size int, form string) string {
+		var all []string
+		for i := range size / len(form) {
+			all = append(all, fmt.Sprintf(form, i))
+		}
+		return strings.Join(all, ",")
+	}
+	pod := func(name, annotations, containers, more string) string {
+		return `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"` + name + `","annotations":{` + annotations + `}},"spec":{"containers":[` + containers + `]` + more + `}}`
+	}
+	const container, toleration = `{"name":"c%d","image":"i"}`, `{"key":"k%d","operator":"Exists"}`
+	grows(t, "profiles of containers", func(size int) *message {
+		size *= 4
+		annotations := list(size/2, `"container.apparmor.security.beta.kubernetes.io/other%d":"unconfined"`)
+		return &message{http.MethodPost, path + "?dryRun=All", "application/json", pod("growth", annotations, list(size/2, container), "")}
+	})
+	for name, change := range map[string]struct{ before, after func(size int) string }{
+		"gates": {func(int) string { return "" }, func(size int) string { return `"schedulingGates":[` + list(size, `{"name":"g%d"}`) + `]` }},
+		"tolerations": {func(size int) string { return `,"tolerations":[` + list(size, toleration) + `]` }, func(size int) string {
+			return `"tolerations":[{"key":"a","operator":"Exists"},` + list(size, toleration) + `]`
+		}},
+	} {
+		grows(t, name, func(size int) *message {
+			object := fmt.Sprintf("growth-%s-%d", name, size)
+			made := &message{http.MethodPost, path, "application/json", pod(object, "", `{"name":"a","image":"i"}`, change.before(size))}
+			if _, _, text := filledVictim.cost(t, made); !strings.HasPrefix(text, "201") {
+				t.Fatalf("the pod is not created: %s", text)
+			}
+			return &message{http.MethodPatch, path + "/" + object + "?dryRun=All", "application/merge-patch+json", `{"spec":{` + change.after(size) + `}}`}
+		})
+	}
+}
+
 // TestCustomGrowth sends custom objects with lists in which everything is wrong.
 func TestCustomGrowth(t *testing.T) {
 	definitions := "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
