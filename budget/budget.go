@@ -16,7 +16,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -140,15 +139,14 @@ func (m *Memory) Holders() []Holder {
 }
 
 // BoundRuntime makes the Go runtime collect garbage more often when it comes near the
-// limit, and less often when the heap is small (see collector). It is for programs, not for
+// limit, and a busy one with a small heap less often (see collector). It is for programs, not for
 // libraries: a process has one such limit. What GOMEMLIMIT and GOGC set stays.
 func (m *Memory) BoundRuntime() {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(m.runtime())
 	}
 	if os.Getenv("GOGC") == "" {
-		c := &collector{room: min(roomForGarbage, m.runtime()/partForGarbage), set: debug.SetGCPercent, started: time.Now()}
-		c.watch()
+		processCollector.start(min(busyRoom, m.runtime()/roomDivisor))
 	}
 }
 

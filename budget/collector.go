@@ -2,59 +2,88 @@ package budget
 
 import (
 	"runtime"
+	"runtime/debug"
 	"runtime/metrics"
+	"sync"
 	"time"
 )
 
 const (
-	// garbage is how much garbage there may be before it is collected, as a percentage of what
-	// is in use (GOGC). It is lower than Go's 100: most of a large heap is bytes of objects,
+	// leastPercent is how much garbage there may be before it is collected, as a percentage of
+	// what is in use (GOGC). It is lower than Go's 100: most of a large heap is bytes of objects,
 	// which cost the collector nothing, so that it may run often.
-	garbage = 60
-	// roomForGarbage is how much garbage a busy server may have in any case, and partForGarbage
-	// the part of its memory that this takes at most. What a cycle costs depends on what is in
-	// use, and how many cycles there are on the room: by the percentage alone a small heap has
-	// little of it.
-	roomForGarbage = 32 << 20
-	partForGarbage = 8
-	// A server is busy that allocates busyRate bytes a second, and has run for longer than its
-	// start takes.
-	busyRate  = 8 << 20
+	leastPercent = 60
+	// busyRoom is how many bytes of garbage a busy server may have in any case, if that is no
+	// more than one in roomDivisor of what the Go runtime may use. What a cycle costs depends on
+	// what is in use, and how many cycles there are on the room for garbage: by the percentage
+	// alone a small heap has little of it.
+	busyRoom    = 32 << 20
+	roomDivisor = 8
+	// busyRate is how many bytes a busy server allocates a second.
+	busyRate = 8 << 20
+	// startTime is for how long a server starts: it is not busy, whatever it allocates.
 	startTime = 5 * time.Second
+	// smallestHeap is what Go takes a heap for that is smaller.
+	smallestHeap = 4 << 20
 )
+
+// processCollector is the collector of this process, which has one.
+var processCollector = collector{set: debug.SetGCPercent}
 
 // collector decides after each cycle of Go's collector when the next one is to begin.
 type collector struct {
+	set func(percent int) (before int)
+
+	mu      sync.Mutex
 	room    int64
-	set     func(percent int) (before int) // debug.SetGCPercent
-	started time.Time
-	percent int64 // as set last
+	started time.Time // zero before start
+	percent int64     // as set last
 	last    heapCount
 }
 
 // heapCount is what the runtime counts.
 type heapCount struct {
-	live, allocated int64 // in use after the last cycle, and ever
-	at              time.Time
+	used      int64 // bytes that a percentage is of: the heap after the last cycle, stacks, variables
+	allocated int64 // bytes ever
+	at        time.Time
 }
 
 func countHeap() heapCount {
-	samples := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}}
+	samples := []metrics.Sample{
+		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}, {Name: "/gc/heap/allocs:bytes"},
+	}
 	metrics.Read(samples)
-	return heapCount{live: int64(samples[0].Value.Uint64()), allocated: int64(samples[1].Value.Uint64()), at: time.Now()}
+	bytes := func(i int) int64 { return int64(samples[i].Value.Uint64()) }
+	return heapCount{used: bytes(0) + bytes(1) + bytes(2), allocated: bytes(3), at: time.Now()}
+}
+
+// start makes the decisions, for as long as the process runs. When it is called again, it
+// changes the room.
+func (c *collector) start(room int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.room = room
+	if c.started.IsZero() {
+		c.started = time.Now()
+		c.decideNext()
+	}
 }
 
 // cycle is an object that nobody uses: its finalizer runs when a cycle has ended.
 type cycle struct{ *collector }
 
-// watch decides for the next cycle, and after each that comes, as long as the process runs.
-func (c *collector) watch() {
+// decideNext decides for the next cycle, and once more when that has ended.
+func (c *collector) decideNext() {
 	percent := c.decide(countHeap())
-	if c.percent == 0 || max(percent, c.percent)-min(percent, c.percent) > c.percent/16 { // the world stops for it
+	if max(percent, c.percent)-min(percent, c.percent) > c.percent/16 { // each change takes the lock of the heap
 		c.percent = percent
 		c.set(int(percent))
 	}
-	runtime.SetFinalizer(&cycle{c}, func(end *cycle) { end.watch() })
+	runtime.SetFinalizer(&cycle{c}, func(end *cycle) {
+		end.mu.Lock()
+		defer end.mu.Unlock()
+		end.decideNext()
+	})
 }
 
 // decide returns how much garbage there may be now, as a percentage of what is in use.
@@ -62,7 +91,7 @@ func (c *collector) decide(now heapCount) int64 {
 	last := c.last
 	c.last = now
 	if now.at.Sub(c.started) < startTime || float64(now.allocated-last.allocated) < busyRate*now.at.Sub(last.at).Seconds() {
-		return garbage
+		return leastPercent
 	}
-	return max(garbage, c.room*100/max(now.live, 1<<20))
+	return max(leastPercent, c.room*100/max(now.used, smallestHeap))
 }

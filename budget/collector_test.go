@@ -11,21 +11,23 @@ import (
 func TestRoomForGarbage(t *testing.T) {
 	const mega = 1 << 20
 	start := time.Unix(0, 0)
-	busy := heapCount{allocated: 100 * mega, at: start.Add(time.Second)}
+	longAgo, last := start.Add(-time.Minute), heapCount{allocated: 100 * mega, at: start.Add(time.Second)}
+	soon, later := last.at.Add(time.Second), last.at.Add(time.Minute)
 	for name, test := range map[string]struct {
 		started time.Time
 		now     heapCount
 		want    int64
 	}{
-		"small and busy":    {start.Add(-time.Minute), heapCount{live: 16 * mega, allocated: 120 * mega, at: busy.at.Add(time.Second)}, 200},
-		"middling":          {start.Add(-time.Minute), heapCount{live: 40 * mega, allocated: 120 * mega, at: busy.at.Add(time.Second)}, 80},
-		"large and busy":    {start.Add(-time.Minute), heapCount{live: 800 * mega, allocated: 900 * mega, at: busy.at.Add(time.Second)}, garbage},
-		"small and at rest": {start.Add(-time.Minute), heapCount{live: 16 * mega, allocated: 120 * mega, at: busy.at.Add(time.Minute)}, garbage},
-		"start":             {start, heapCount{live: 16 * mega, allocated: 900 * mega, at: busy.at.Add(time.Second)}, garbage},
-		"next to nothing":   {start.Add(-time.Minute), heapCount{allocated: 120 * mega, at: busy.at.Add(time.Second)}, 3200},
+		"small and busy":    {longAgo, heapCount{used: 16 * mega, allocated: 120 * mega, at: soon}, 200},
+		"middling and busy": {longAgo, heapCount{used: 40 * mega, allocated: 120 * mega, at: soon}, 80},
+		"large and busy":    {longAgo, heapCount{used: 800 * mega, allocated: 900 * mega, at: soon}, leastPercent},
+		"small and at rest": {longAgo, heapCount{used: 16 * mega, allocated: 120 * mega, at: later}, leastPercent},
+		"start":             {start, heapCount{used: 16 * mega, allocated: 900 * mega, at: soon}, leastPercent},
+		"next to nothing":   {longAgo, heapCount{allocated: 120 * mega, at: soon}, 800},
+		"no time between":   {longAgo, heapCount{used: 16 * mega, allocated: 120 * mega, at: last.at}, 200},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := &collector{room: roomForGarbage, started: test.started, last: busy}
+			c := &collector{room: busyRoom, started: test.started, last: last}
 			if got := c.decide(test.now); got != test.want {
 				t.Errorf("garbage of %d%% may be there, want %d%%", got, test.want)
 			}
@@ -40,23 +42,47 @@ func TestRoomForGarbage(t *testing.T) {
 // that allocates much gets more room.
 func TestCollectorSeesCycles(t *testing.T) {
 	decisions := make(chan int, 10)
-	c := &collector{room: roomForGarbage, set: func(percent int) int {
+	c := &collector{set: func(percent int) int {
 		select {
 		case decisions <- percent:
 		default: // the test has ended
 		}
 		return 0
 	}}
-	c.watch()
-	if percent := <-decisions; percent != garbage {
-		t.Errorf("before it has seen a cycle it allows garbage of %d%%, want %d%%", percent, garbage)
+	c.start(busyRoom)
+	if percent := <-decisions; percent != leastPercent {
+		t.Errorf("before it has seen a cycle it allows garbage of %d%%, want %d%%", percent, leastPercent)
 	}
-	used = make([]byte, 8<<20)
-	runtime.GC()
-	if percent := <-decisions; percent <= garbage || percent > 400 {
-		t.Errorf("garbage of %d%% may be there, beside 8 MiB in use", percent)
+	c.mu.Lock()
+	c.started = c.started.Add(-startTime)
+	c.mu.Unlock()
+	for {
+		for range 64 {
+			used = make([]byte, 1<<20)
+		}
+		runtime.GC()
+		select {
+		case percent := <-decisions:
+			if percent <= leastPercent || percent > 800 {
+				t.Errorf("garbage of %d%% may be there", percent)
+			}
+			return
+		case <-time.After(time.Second): // a slow machine: it was not busy
+		}
 	}
 }
 
-// used is the heap of TestCollectorSeesCycles.
+// used is what TestCollectorSeesCycles allocates.
 var used []byte
+
+// TestBoundsReplaceBounds checks that a second start changes the room and nothing else.
+func TestBoundsReplaceBounds(t *testing.T) {
+	calls := 0
+	c := &collector{set: func(int) int { calls++; return 0 }}
+	c.start(busyRoom)
+	before := c.started
+	c.start(busyRoom / 2)
+	if c.room != busyRoom/2 || c.started != before || calls != 1 {
+		t.Errorf("the room is %d, it was set %d times", c.room, calls)
+	}
+}

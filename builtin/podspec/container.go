@@ -43,7 +43,7 @@ type Place struct {
 	i    int
 }
 
-// Path makes the field path of the container. Most containers are right, and need none.
+// Path makes the field path of the container.
 func (p Place) Path() *field.Path { return itemOf(childOf(p.spec, p.list), p.i) }
 
 // EachContainer calls f for every container of a pod spec, whose path is p.

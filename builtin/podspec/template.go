@@ -19,7 +19,7 @@ func ValidateTemplate(ctx context.Context, t *corev1.PodTemplateSpec, path *fiel
 	var e rules.Errors
 	oldSpec, oldMeta := templateParts(old)
 	allow := allowancesFor(ctx, oldSpec, oldMeta)
-	whereWrong(&e, path, func(e *rules.Errors, p *field.Path) {
+	withPathsIfWrong(&e, path, func(e *rules.Errors, p *field.Path) {
 		e.Add(metavalidation.ValidateLabels(t.Labels, childOf(p, "labels"))...)
 		e.Add(apivalidation.ValidateAnnotations(t.Annotations, childOf(p, "annotations"))...)
 		CheckAnnotations(e, t.Annotations, &t.Spec, childOf(p, "annotations"), allow)

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	utilnet "k8s.io/utils/net"
 
 	"github.com/apikeel/kelson/builtin/rules"
 )
@@ -36,7 +37,7 @@ func CreateWarnings(pod *corev1.Pod) []string {
 // specWarnings returns the warnings for the spec and annotations of a pod, or of
 // the template at path; path is nil for a pod.
 func specWarnings(spec *corev1.PodSpec, meta *metav1.ObjectMeta, path *field.Path) []string {
-	if len(warningsAt(nowhere, spec, meta, path != nil)) == 0 {
+	if len(warningsAt(noPath, spec, meta, path != nil)) == 0 {
 		return nil
 	}
 	return warningsAt(path, spec, meta, path != nil)
@@ -122,13 +123,22 @@ func warningsAt(path *field.Path, spec *corev1.PodSpec, meta *metav1.ObjectMeta,
 	w = append(w, affinityWarnings(spec.Affinity, childOf(sp, "affinity"))...)
 	if spec.DNSConfig != nil {
 		for i, ip := range spec.DNSConfig.Nameservers {
-			w = append(w, validation.GetWarningsForIP(itemOf(childOf(sp, "dnsConfig", "nameservers"), i), ip)...)
+			w = append(w, ipWarnings(itemOf(childOf(sp, "dnsConfig", "nameservers"), i), ip)...)
 		}
 	}
 	for i, a := range spec.HostAliases {
-		w = append(w, validation.GetWarningsForIP(childOf(itemOf(childOf(sp, "hostAliases"), i), "ip"), a.IP)...)
+		w = append(w, ipWarnings(childOf(itemOf(childOf(sp, "hostAliases"), i), "ip"), a.IP)...)
 	}
 	return w
+}
+
+// ipWarnings returns warnings for an address that has another usual form. What is none at all
+// the library would write to the log, with the path.
+func ipWarnings(p *field.Path, ip string) []string {
+	if utilnet.ParseIPSloppy(ip) == nil {
+		return nil
+	}
+	return validation.GetWarningsForIP(p, ip)
 }
 
 // appendFraction adds a warning if a quantity is not a whole number of bytes.

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/kelsontest"
 	"github.com/spf13/cobra"
@@ -79,6 +80,7 @@ func (f *runFlags) run(ctx context.Context, s streams, command []string) error {
 	if f.keep != "" {
 		options = append(options, kelsontest.Folder(controlplane.StoreDir(f.keep)))
 	}
+	boundProcess(budget.Default())
 	server, err := kelsontest.New(options...)
 	if err != nil {
 		return err
