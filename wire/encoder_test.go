@@ -290,6 +290,22 @@ func TestJSONOfWrittenRecord(t *testing.T) {
 	}
 }
 
+// TestAnswersToWritersKeepNothing checks that an answer to a writer neither keeps an encoding nor
+// counts as a reader that has asked before.
+func TestAnswersToWritersKeepNothing(t *testing.T) {
+	s := pods(t)
+	rec := writtenRecord(t, s, 77)
+	writer, reader := &Encoder{Served: s, Written: true}, &Encoder{Served: s}
+	for i, e := range []*Encoder{writer, writer, reader, reader} {
+		if _, err := e.AppendObject(nil, rec); err != nil {
+			t.Fatal(err)
+		}
+		if kept, want := rec.hasEncoding(e.id(encodingJSON)), i == 3; kept != want {
+			t.Errorf("after answer %d: kept is %v, want %v", i, kept, want)
+		}
+	}
+}
+
 // TestPassingList: what a list encodes is kept for others when it was asked for before, unless
 // the list is so long that nothing else would have room.
 func TestPassingList(t *testing.T) {
