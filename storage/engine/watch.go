@@ -20,7 +20,7 @@ import (
 // Bounds of the events kept in memory for watchers (number, bytes), and of one batch.
 const (
 	feedEvents  = 16 << 10
-	feedBytes   = 16 << 20
+	feedBytes   = 4 << 20
 	batchEvents = 1024
 	batchBytes  = 4 << 20
 )
