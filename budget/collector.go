@@ -9,16 +9,20 @@ import (
 )
 
 const (
-	// leastPercent is how much garbage there may be before it is collected, as a percentage of
-	// what is in use (GOGC). It is lower than Go's 100: most of a large heap is bytes of objects,
-	// which cost the collector nothing, so that it may run often.
-	leastPercent = 60
+	// restPercent is how much garbage there may be before it is collected, as a percentage of
+	// what is in use (GOGC), while the server starts or rests. It is lower than Go's 100: most of
+	// a large heap is bytes of objects, which cost the collector nothing.
+	restPercent = 60
 	// busyRoom is how many bytes of garbage a busy server may have in any case, if that is no
-	// more than one in roomDivisor of what the Go runtime may use. What a cycle costs depends on
-	// what is in use, and how many cycles there are on the room for garbage: by the percentage
-	// alone a small heap has little of it.
+	// more than one in roomDivisor of what the Go runtime may use; scannedRoom is how many for
+	// each byte that the collector has to look at, up to restPercent. What a cycle costs depends
+	// on what it looks at, and how many cycles there are on the room for garbage: by a percentage
+	// of everything alone a small heap has little of it, and one of large values too much.
 	busyRoom    = 32 << 20
 	roomDivisor = 8
+	scannedRoom = 2
+	// minPercent keeps the collector from running all the time.
+	minPercent = 5
 	// busyRate is how many bytes a busy server allocates a second.
 	busyRate = 8 << 20
 	// startTime is for how long a server starts: it is not busy, whatever it allocates.
@@ -44,6 +48,7 @@ type collector struct {
 // heapCount is what the runtime counts.
 type heapCount struct {
 	used      int64 // bytes that a percentage is of: the heap after the last cycle, stacks, variables
+	scanned   int64 // those of them that a cycle looks at: they may have pointers
 	allocated int64 // bytes ever
 	at        time.Time
 }
@@ -51,10 +56,11 @@ type heapCount struct {
 func countHeap() heapCount {
 	samples := []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"}, {Name: "/gc/scan/stack:bytes"}, {Name: "/gc/scan/globals:bytes"}, {Name: "/gc/heap/allocs:bytes"},
+		{Name: "/gc/scan/total:bytes"},
 	}
 	metrics.Read(samples)
 	bytes := func(i int) int64 { return int64(samples[i].Value.Uint64()) }
-	return heapCount{used: bytes(0) + bytes(1) + bytes(2), allocated: bytes(3), at: time.Now()}
+	return heapCount{used: bytes(0) + bytes(1) + bytes(2), scanned: bytes(4), allocated: bytes(3), at: time.Now()}
 }
 
 // start makes the decisions, for as long as the process runs. When it is called again, it
@@ -91,7 +97,8 @@ func (c *collector) decide(now heapCount) int64 {
 	last := c.last
 	c.last = now
 	if now.at.Sub(c.started) < startTime || float64(now.allocated-last.allocated) < busyRate*now.at.Sub(last.at).Seconds() {
-		return leastPercent
+		return restPercent
 	}
-	return max(leastPercent, c.room*100/max(now.used, smallestHeap))
+	room := max(c.room, min(now.used*restPercent/100, now.scanned*scannedRoom))
+	return max(minPercent, room*100/max(now.used, smallestHeap))
 }

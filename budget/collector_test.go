@@ -20,9 +20,12 @@ func TestRoomForGarbage(t *testing.T) {
 	}{
 		"small and busy":    {longAgo, heapCount{used: 16 * mega, allocated: 120 * mega, at: soon}, 200},
 		"middling and busy": {longAgo, heapCount{used: 40 * mega, allocated: 120 * mega, at: soon}, 80},
-		"large and busy":    {longAgo, heapCount{used: 800 * mega, allocated: 900 * mega, at: soon}, leastPercent},
-		"small and at rest": {longAgo, heapCount{used: 16 * mega, allocated: 120 * mega, at: later}, leastPercent},
-		"start":             {start, heapCount{used: 16 * mega, allocated: 900 * mega, at: soon}, leastPercent},
+		"bytes and busy":    {longAgo, heapCount{used: 80 * mega, scanned: 12 * mega, allocated: 120 * mega, at: soon}, 40},
+		"large and busy":    {longAgo, heapCount{used: 800 * mega, scanned: 100 * mega, allocated: 900 * mega, at: soon}, 25},
+		"huge and busy":     {longAgo, heapCount{used: 8 << 30, scanned: 100 * mega, allocated: 200 * mega, at: soon}, minPercent},
+		"objects and busy":  {longAgo, heapCount{used: 800 * mega, scanned: 700 * mega, allocated: 900 * mega, at: soon}, restPercent},
+		"small and at rest": {longAgo, heapCount{used: 16 * mega, allocated: 120 * mega, at: later}, restPercent},
+		"start":             {start, heapCount{used: 16 * mega, allocated: 900 * mega, at: soon}, restPercent},
 		"next to nothing":   {longAgo, heapCount{allocated: 120 * mega, at: soon}, 800},
 		"no time between":   {longAgo, heapCount{used: 16 * mega, allocated: 120 * mega, at: last.at}, 200},
 	} {
@@ -50,8 +53,8 @@ func TestCollectorSeesCycles(t *testing.T) {
 		return 0
 	}}
 	c.start(busyRoom)
-	if percent := <-decisions; percent != leastPercent {
-		t.Errorf("before it has seen a cycle it allows garbage of %d%%, want %d%%", percent, leastPercent)
+	if percent := <-decisions; percent != restPercent {
+		t.Errorf("before it has seen a cycle it allows garbage of %d%%, want %d%%", percent, restPercent)
 	}
 	c.mu.Lock()
 	c.started = c.started.Add(-startTime)
@@ -63,7 +66,7 @@ func TestCollectorSeesCycles(t *testing.T) {
 		runtime.GC()
 		select {
 		case percent := <-decisions:
-			if percent <= leastPercent || percent > 800 {
+			if percent <= 0 || percent > 800 || percent == restPercent {
 				t.Errorf("garbage of %d%% may be there", percent)
 			}
 			return
