@@ -28,9 +28,6 @@ const (
 	// caches have dropped since it ran last, in the first minute and a half of rest, nobody
 	// has counted.
 	lookAgain, lastLook = 6, 18
-	// Every forgetEvery moments a busy server forgets its program: what is in use comes back
-	// within a millisecond, what was needed once does not.
-	forgetEvery = 12
 )
 
 // giveBack gives memory back to the system at once, and whenever the server comes to
@@ -45,14 +42,14 @@ func giveBack(ctx context.Context, log *slog.Logger) {
 	debug.FreeOSMemory() // from the start
 	forget(false)
 	var q quiet
-	moment := 0
 	for range clock.Every(ctx, quietFor) {
-		moment++
 		switch {
 		case q.due(readHeap()):
 			debug.FreeOSMemory()
 			forget(false)
-		case q.moments == 0 && moment%forgetEvery == 0:
+		case q.moments == 0:
+			// What is in use of the program comes back within a millisecond, what was needed once
+			// does not.
 			forget(true)
 		}
 	}
