@@ -28,6 +28,10 @@ const (
 	// caches have dropped since it ran last, in the first minute and a half of rest, nobody
 	// has counted.
 	lookAgain, lastLook = 6, 18
+	// A busy server forgets its program every moment, one with a large heap every moment for each
+	// forgetHeap bytes of it, at least every forgetMost: to find the program takes 1 ms for 100 MB.
+	forgetHeap = 128 << 20
+	forgetMost = 12
 )
 
 // giveBack gives memory back to the system at once, and whenever the server comes to
@@ -42,18 +46,26 @@ func giveBack(ctx context.Context, log *slog.Logger) {
 	debug.FreeOSMemory() // from the start
 	forget(false)
 	var q quiet
+	busy := 0 // moments since the program was forgotten
 	for range clock.Every(ctx, quietFor) {
+		busy++
+		heap := readHeap()
 		switch {
-		case q.due(readHeap()):
+		case q.due(heap):
 			debug.FreeOSMemory()
 			forget(false)
-		case q.moments == 0:
+			busy = 0
+		case q.moments == 0 && busy >= forgetAfter(heap):
 			// What is in use of the program comes back within a millisecond, what was needed once
 			// does not.
 			forget(true)
+			busy = 0
 		}
 	}
 }
+
+// forgetAfter returns after how many moments a busy server forgets its program.
+func forgetAfter(heap heapUse) int { return 1 + int(min(heap.live/forgetHeap, forgetMost-1)) }
 
 // memoryPage is where the server tells who holds how much of its memory.
 const memoryPage = "/debug/kelson/memory"

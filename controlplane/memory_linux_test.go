@@ -47,3 +47,13 @@ func TestForgetProgram(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestForgetAfter checks that a busy server spends little on looking for its program: it does it
+// every moment while that is cheap, and every minute with a heap of gigabytes.
+func TestForgetAfter(t *testing.T) {
+	for live, want := range map[uint64]int{0: 1, 100 << 20: 1, 130 << 20: 2, 8 << 30: 12} {
+		if got := forgetAfter(heapUse{live: live}); got != want {
+			t.Errorf("with %d bytes in use: every %d moments, want %d", live, got, want)
+		}
+	}
+}
