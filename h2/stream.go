@@ -126,8 +126,21 @@ func (c *conn) releaseHeader(st *stream) {
 	st.headerBytes = 0
 }
 
+// handlerStack is about how much stack a handler needs.
+const handlerStack = 24 << 10
+
+// growStack makes room for a handler on the stack of a new goroutine, at once. A stack that is
+// doubled several times, deep within the handler, is copied and looked through each time.
+//
+//go:noinline
+func growStack(i int) byte {
+	var room [handlerStack]byte
+	return room[i]
+}
+
 // serve serves one stream after the other.
 func (c *conn) serve(st *stream) {
+	growStack(0)
 	for st != nil {
 		st.serve()
 		c.mu.Lock()
