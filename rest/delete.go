@@ -43,10 +43,11 @@ func (s *scope) delete() error {
 		return s.discard()
 	}
 	s.warnOrphans(opts)
-	obj, gone, err := s.remove(s.key(), opts)
+	done, err := s.remove(s.key(), opts)
 	if err != nil {
 		return err
 	}
+	obj, gone := done.obj, done.gone
 	s.span.Event("Object deleted from database")
 	code := http.StatusOK
 	if !gone && opts.OrphanDependents != nil && !*opts.OrphanDependents {
@@ -65,6 +66,9 @@ func (s *scope) delete() error {
 			Name: obj.GetName(), Group: s.served.GroupVersion.Group, Kind: s.def.Resource, UID: obj.GetUID(),
 		}})
 		return nil
+	}
+	if done.rec != nil {
+		return s.respondWritten(code, done.rec, obj)
 	}
 	return s.respondObject(code, obj)
 }
@@ -232,84 +236,91 @@ func (s *scope) deleteParameters(opts *metav1.DeleteOptions) error {
 	return nil
 }
 
-// remove deletes an object, or marks it if something holds it. gone tells
-// which.
-func (s *scope) remove(key string, opts *metav1.DeleteOptions) (obj resource.Object, gone bool, err error) {
+// removal is what a delete has done.
+type removal struct {
+	obj resource.Object
+	// rec is obj as it was stored last, with the revision of the deletion if it is gone. It is nil
+	// in a dry run.
+	rec  *store.Record
+	gone bool // else something holds the object, and it is marked
+}
+
+// remove deletes an object, or marks it if something holds it.
+func (s *scope) remove(key string, opts *metav1.DeleteOptions) (done removal, err error) {
 	for again := true; again; {
-		obj, gone, again, err = s.tryRemove(key, opts)
+		done, again, err = s.tryRemove(key, opts)
 	}
-	return obj, gone, err
+	return done, err
 }
 
 // tryRemove is remove, which has to be tried again if the object has changed meanwhile.
-func (s *scope) tryRemove(key string, opts *metav1.DeleteOptions) (obj resource.Object, gone, again bool, err error) {
+func (s *scope) tryRemove(key string, opts *metav1.DeleteOptions) (done removal, again bool, err error) {
 	rec, err := s.objects.Get(s.ctx(), key, store.Read{})
 	if err != nil {
-		return nil, false, false, err
+		return done, false, err
 	}
 	free, err := s.holdStored(rec)
 	if err != nil {
-		return nil, false, false, err
+		return done, false, err
 	}
 	defer free()
 	live, err := s.decode(rec)
 	if err != nil {
-		return nil, false, false, err
+		return done, false, err
 	}
 	// Who deletes must be able to read.
 	seen, err := s.toWriteVersion(live)
 	if err != nil {
-		return nil, false, false, s.readConversionError(rec, err)
+		return done, false, s.readConversionError(rec, err)
 	}
 	if err := s.admitDelete(seen, opts); err != nil {
-		return nil, false, false, err
+		return done, false, err
 	}
 	next, err := s.mark(live, opts)
 	if err != nil {
-		return nil, false, false, err
+		return done, false, err
 	}
-	obj, gone, err = s.carryOut(rec, live, next)
-	return obj, gone, errors.Is(err, storage.ErrConflict), err
+	done, err = s.carryOut(rec, live, next)
+	return done, errors.Is(err, storage.ErrConflict), err
 }
 
 // carryOut does what a delete has decided on: it stores the marked object, if
 // there is one, and deletes it unless something holds it.
-func (s *scope) carryOut(rec *store.Record, live, next resource.Object) (obj resource.Object, gone bool, err error) {
-	gone = next == nil || s.def.Strategy.GracePeriod != nil && s.canFinishDeletion(next)
-	if next == nil {
+func (s *scope) carryOut(rec *store.Record, live, next resource.Object) (removal, error) {
+	gone := next == nil || s.def.Strategy.GracePeriod != nil && s.canFinishDeletion(next)
+	marked := next != nil
+	switch {
+	case !marked:
 		next = live
-	} else if s.req.DryRun {
-		return next, gone, nil
-	} else {
-		changed, err := s.objects.Update(s.ctx(), rec.Key, func(current *store.Record, _ resource.Object) (resource.Object, time.Duration, error) {
-			if err := unchanged(rec)(current); err != nil {
-				return nil, 0, err
-			}
-			return next, s.ttl(next), nil
-		})
+	case s.req.DryRun:
+	default:
+		changed, err := s.objects.Replace(s.ctx(), rec, next, s.ttl(next))
 		if err != nil {
-			return nil, false, err
+			return removal{}, err
 		}
 		rec = changed
 		next.SetResourceVersion(wire.RevisionString(rec.Revision))
 	}
-	if !gone || s.req.DryRun {
-		return next, gone, nil
+	if s.req.DryRun {
+		return removal{obj: next, gone: gone}, nil
+	}
+	if !gone {
+		return removal{obj: next, rec: rec}, nil
 	}
 	end, err := s.beginDelete(next)
 	if err != nil {
-		return nil, false, err
+		return removal{}, err
 	}
 	deleted, err := s.objects.Delete(s.ctx(), rec.Key, unchanged(rec))
 	end(outcome(err))
 	switch {
-	case errors.Is(err, storage.ErrNotFound) && next != live:
-		return next, true, nil // somebody saw the mark, and was quicker
+	case errors.Is(err, storage.ErrNotFound) && marked:
+		return removal{obj: next, rec: rec, gone: true}, nil // somebody saw the mark, and was quicker
 	case err != nil:
-		return nil, false, err
+		return removal{}, err
 	}
 	next.SetResourceVersion(wire.RevisionString(deleted.Revision))
-	return next, true, nil
+	return removal{obj: next, rec: deleted, gone: true}, nil
 }
 
 func (s *scope) beginDelete(live resource.Object) (func(resource.Outcome), error) {
@@ -516,7 +527,7 @@ func (s *scope) removeAll(records []*store.Record, opts *metav1.DeleteOptions) e
 		workers.Go(func() {
 			for i := int(next.Add(1)) - 1; i < len(records) && !failed.Load(); i = int(next.Add(1)) - 1 {
 				err := protect.Call(func() error {
-					_, _, err := s.remove(records[i].Key, opts)
+					_, err := s.remove(records[i].Key, opts)
 					return err
 				})
 				if err != nil && !errors.Is(err, storage.ErrNotFound) {

@@ -150,7 +150,7 @@ func (o objects) Delete(ctx context.Context, namespace, name string, opts metav1
 	if err != nil {
 		return err
 	}
-	if _, _, err = s.remove(s.key(), &opts); err != nil {
+	if _, err = s.remove(s.key(), &opts); err != nil {
 		return s.translate(err)
 	}
 	return nil

@@ -170,11 +170,11 @@ func (t target) Delete(ctx context.Context, opts *metav1.DeleteOptions) (runtime
 	if len(opts.DryRun) > 0 {
 		t.s.req.DryRun = true
 	}
-	obj, _, err := t.s.remove(t.s.key(), opts)
+	done, err := t.s.remove(t.s.key(), opts)
 	if err != nil {
 		return nil, t.s.translate(err)
 	}
-	return obj, nil
+	return done.obj, nil
 }
 
 func (t target) Other(group, name string) (resource.Others, error) {

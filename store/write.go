@@ -227,6 +227,36 @@ func (r *Resource) Update(ctx context.Context, key string, change Change) (*Reco
 	return nil, fmt.Errorf("%w: %s changed %d times meanwhile", storage.ErrConflict, key, maxConflicts)
 }
 
+// Replace stores next in place of a state that was read before. If the object has changed since,
+// the error is storage.ErrConflict. It writes nothing if next is what is stored already, unless the
+// backend would write the same bytes otherwise now.
+func (r *Resource) Replace(ctx context.Context, seen *Record, next resource.Object, ttl time.Duration) (*Record, error) {
+	ctx, span := r.startSpan(ctx, UpdateSpan, seen.Key)
+	defer span.End()
+	setType(span, next)
+	rec, stored, err := r.encodeWithin(span, seen.Key, next)
+	if err != nil {
+		return nil, err
+	}
+	// Bytes that cannot be read again are those of an old state: the write is refused.
+	if was, err := seen.Stored(); err == nil && bytes.Equal(stored, was) {
+		newest, err := r.newest(ctx, seen.Key)
+		if err == nil && newest.Revision != seen.Revision {
+			err = fmt.Errorf("%w: %s is at revision %d, not %d", storage.ErrConflict, seen.Key, newest.Revision, seen.Revision)
+		}
+		if err != nil || !newest.Stale {
+			return newest, err
+		}
+	}
+	kv, err := r.write(rec, func() (storage.KeyValue, error) {
+		return r.store.backend.Update(ctx, seen.Key, stored, seen.Revision, ttl)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return committed(span, rec, kv.ModRevision, stored), nil
+}
+
 // Delete removes an object if check, which sees its newest state, allows it. It
 // returns the last state, with the revision of the deletion.
 func (r *Resource) Delete(ctx context.Context, key string, check func(current *Record) error) (*Record, error) {
