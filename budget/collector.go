@@ -15,7 +15,7 @@ const (
 	restPercent = 60
 	// busyRoom is how many bytes of garbage a busy server may have in any case, if that is no
 	// more than one in roomDivisor of what the Go runtime may use; scannedRoom is how many for
-	// each byte that the collector has to look at, up to restPercent. What a cycle costs depends
+	// each byte that the collector has to look at, up to what is in use. What a cycle costs depends
 	// on what it looks at, and how many cycles there are on the room for garbage: by a percentage
 	// of everything alone a small heap has little of it, and one of large values too much.
 	busyRoom    = 32 << 20
@@ -99,6 +99,6 @@ func (c *collector) decide(now heapCount) int64 {
 	if now.at.Sub(c.started) < startTime || float64(now.allocated-last.allocated) < busyRate*now.at.Sub(last.at).Seconds() {
 		return restPercent
 	}
-	room := max(c.room, min(now.used*restPercent/100, now.scanned*scannedRoom))
+	room := max(c.room, min(now.used, now.scanned*scannedRoom))
 	return max(minPercent, room*100/max(now.used, smallestHeap))
 }
