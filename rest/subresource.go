@@ -157,7 +157,8 @@ func (t target) Update(ctx context.Context, change func(resource.Object) error) 
 	if err != nil {
 		return nil, t.s.translate(err)
 	}
-	return t.s.decode(rec)
+	result.SetResourceVersion(wire.RevisionString(rec.Revision))
+	return result, nil
 }
 
 func (t target) Delete(ctx context.Context, opts *metav1.DeleteOptions) (runtime.Object, error) {
