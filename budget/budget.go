@@ -114,7 +114,7 @@ func (m *Memory) Encodings() int64 { return min(m.share(8), 96<<20) }
 
 // handlerMemory is what a request takes while its handler runs: a stack, its header and what
 // it is parsed into.
-const handlerMemory = 16 << 10
+const handlerMemory = 24 << 10
 
 // Handlers returns how many handlers may run at a time before clients with several of them
 // are held back.

@@ -126,8 +126,9 @@ func (c *conn) releaseHeader(st *stream) {
 	st.headerBytes = 0
 }
 
-// handlerStack is about how much stack a handler needs.
-const handlerStack = 24 << 10
+// handlerStack is how much stack a handler has room for from the start, with what Go rounds up to:
+// 16 KB.
+const handlerStack = 12 << 10
 
 // growStack makes room for a handler on the stack of a new goroutine, at once. A stack that is
 // doubled several times, deep within the handler, is copied and looked through each time.

@@ -67,10 +67,20 @@ func (s *scope) delete() error {
 		}})
 		return nil
 	}
-	if done.rec != nil {
-		return s.respondWritten(code, done.rec, obj)
+	return s.respondRemoved(code, done)
+}
+
+// respondRemoved answers with an object that is marked, or that is gone.
+func (s *scope) respondRemoved(code int, done removal) error {
+	switch {
+	case done.rec == nil, s.served.Unstructured && !done.marked: // which is read from JSON already
+		return s.respondObject(code, done.obj)
+	case done.marked:
+		return s.respondWritten(code, done.rec, done.obj)
 	}
-	return s.respondObject(code, obj)
+	// It is stored as somebody has written it long ago, so it is read like any other.
+	s.enc.Written = true
+	return writeConversionError(s.respond(code, done.rec))
 }
 
 // deleteOptions reads the options of a delete from its body or its parameters.
@@ -239,10 +249,11 @@ func (s *scope) deleteParameters(opts *metav1.DeleteOptions) error {
 // removal is what a delete has done.
 type removal struct {
 	obj resource.Object
-	// rec is obj as it was stored last, with the revision of the deletion if it is gone. It is nil
-	// in a dry run.
-	rec  *store.Record
-	gone bool // else something holds the object, and it is marked
+	// rec is the last stored state of the object, with the revision of the deletion if it is gone.
+	// It is nil in a dry run.
+	rec    *store.Record
+	marked bool // obj was stored with a mark, or would have been in a dry run
+	gone   bool
 }
 
 // remove deletes an object, or marks it if something holds it.
@@ -302,10 +313,10 @@ func (s *scope) carryOut(rec *store.Record, live, next resource.Object) (removal
 		next.SetResourceVersion(wire.RevisionString(rec.Revision))
 	}
 	if s.req.DryRun {
-		return removal{obj: next, gone: gone}, nil
+		return removal{obj: next, marked: marked, gone: gone}, nil
 	}
 	if !gone {
-		return removal{obj: next, rec: rec}, nil
+		return removal{obj: next, rec: rec, marked: true}, nil
 	}
 	end, err := s.beginDelete(next)
 	if err != nil {
@@ -315,12 +326,12 @@ func (s *scope) carryOut(rec *store.Record, live, next resource.Object) (removal
 	end(outcome(err))
 	switch {
 	case errors.Is(err, storage.ErrNotFound) && marked:
-		return removal{obj: next, rec: rec, gone: true}, nil // somebody saw the mark, and was quicker
+		return removal{obj: next, rec: rec, marked: true, gone: true}, nil // somebody saw the mark, and was quicker
 	case err != nil:
 		return removal{}, err
 	}
 	next.SetResourceVersion(wire.RevisionString(deleted.Revision))
-	return removal{obj: next, rec: deleted, gone: true}, nil
+	return removal{obj: next, rec: deleted, marked: marked, gone: true}, nil
 }
 
 func (s *scope) beginDelete(live resource.Object) (func(resource.Outcome), error) {

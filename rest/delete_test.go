@@ -12,6 +12,7 @@ import (
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
+	"github.com/apikeel/kelson/wire"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -196,5 +197,37 @@ func TestDeleteCollectionInParallel(t *testing.T) {
 	}()
 	if a := do(t, h, "GET", "/api/v1/namespaces/a/configmaps/c020", ""); a.code != http.StatusOK {
 		t.Errorf("got %d for the object that could not be deleted, want 200", a.code)
+	}
+}
+
+// TestDeleteAnswersWithWhatIsRead checks that an object that is gone is shown as it was read, with
+// defaults that it was not stored with, and one that is marked as it was written.
+func TestDeleteAnswersWithWhatIsRead(t *testing.T) {
+	h, backend := serve(t, func(def *resource.Definition) {
+		def.Strategy = resource.Rules[*corev1.ConfigMap]{ReturnDeleted: true}.Strategy()
+		def.Versions[0].Default = func(obj resource.Object) {
+			if cm := obj.(*corev1.ConfigMap); cm.Data == nil {
+				cm.Data = map[string]string{"k": "default"}
+			}
+		}
+	})
+	def, _ := h.Catalog().Definition("", "configmaps")
+	for name, finalizers := range map[string][]string{"gone": nil, "held": {"example.com/hold"}} {
+		stored, err := wire.EncodeStored(def, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", Finalizers: finalizers}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := backend.Create(t.Context(), h.objects(def).Key("ns", name), stored, 0); err != nil {
+			t.Fatal(err)
+		}
+		a := do(t, h, "DELETE", configMaps+"/"+name, "")
+		data, _ := a.object["data"].(map[string]any)
+		revision, _ := backend.Revision(t.Context())
+		if a.code != 200 || data["k"] != "default" || a.meta("resourceVersion") != strconv.FormatInt(revision, 10) {
+			t.Errorf("%s: got %d %s, want the default and revision %d", name, a.code, a.body, revision)
+		}
+		if marked := a.meta("deletionTimestamp") != nil; marked != (finalizers != nil) {
+			t.Errorf("%s: marked is %v", name, marked)
+		}
 	}
 }
