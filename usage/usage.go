@@ -317,10 +317,11 @@ func (m *Meter) Begin(r *Request) *Long {
 	return l
 }
 
-// Sent counts a piece of a response.
+// Sent counts a piece of a response. The bytes come first: whoever collects takes them with the
+// write, and nothing of what has no write.
 func (l *Long) Sent(bytes int) {
-	l.writes.Add(1)
 	l.bytes.Add(int64(bytes))
+	l.writes.Add(1)
 }
 
 // End is called when the request has ended.
