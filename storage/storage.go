@@ -284,8 +284,9 @@ type Backend interface {
 // cache of them need not keep all of them in memory. A Backend that wraps another one
 // implements it with ReadValue.
 type ValueReader interface {
-	// Value returns the value that the write at a revision gave to a key, for as long as
-	// it is the current one, or in the history. Otherwise the error is ErrCompacted.
+	// Value returns the value that the write at a revision gave to a key, for as long as it is the
+	// current one, or in the history: it was the current one at the revision compacted to, or came
+	// later. Otherwise the error is ErrCompacted.
 	Value(ctx context.Context, key string, revision int64) ([]byte, error)
 	// HasValues reports whether Value works: a wrapper cannot if what it wraps cannot.
 	HasValues() bool

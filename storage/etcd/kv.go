@@ -84,17 +84,23 @@ const maxVersions = 64
 // Value implements storage.ValueReader. As a rule the value is the current one. If it is
 // not, etcd is asked for the state at its revision. Compaction does not remove a version
 // that is still the current one at the revision compacted to, but refuses to read at the
-// revision of the version: then the versions of the key are visited backwards.
+// revision of the version: then the versions of the key are visited backwards, or the state at
+// the revision compacted to is read.
 func (b *Backend) Value(ctx context.Context, key string, revision int64) ([]byte, error) {
 	if err := b.checkUsable(ctx); err != nil {
 		return nil, err
 	}
 	newest, at := int64(0), int64(0) // 0 is the current state
+	// oldest can be read as well: of a key that is deleted it has what was there when etcd was compacted.
+	oldest := max(b.history.oldest.Load(), b.compactor.seen.Load())
 	for range maxVersions {
 		resp, err := b.kv.Get(ctx, b.etcdKey(key), clientv3.WithRev(at))
 		switch {
 		case errors.Is(err, rpctypes.ErrCompacted) && at == revision && newest > revision:
 			at = newest - 1
+			continue
+		case errors.Is(err, rpctypes.ErrCompacted) && at < oldest:
+			at = oldest
 			continue
 		case errors.Is(err, rpctypes.ErrCompacted):
 			return nil, errNoValue(key, revision)

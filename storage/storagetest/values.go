@@ -59,7 +59,27 @@ func checkOldValues(e *env) error {
 	if err := w.remove(key); err != nil {
 		return err
 	}
-	return read("deleted", versions-1, nil)
+	if err := read("deleted", versions-1, nil); err != nil {
+		return err
+	}
+	// A version that is older than the compaction, and was the current one then.
+	gone := e.key("gone")
+	if err := w.put(gone, "v0"); err != nil {
+		return err
+	}
+	key, written = gone, []int64{w.keys[gone].ModRevision}
+	for range 3 {
+		if err := w.put(e.key("other"), "later"); err != nil {
+			return err
+		}
+	}
+	if err := e.b.Compact(e.ctx, w.keys[e.key("other")].ModRevision); err != nil {
+		return err
+	}
+	if err := w.remove(gone); err != nil {
+		return err
+	}
+	return read("compacted, then deleted", 0, nil)
 }
 
 // checkPageBytes: pages that are limited by bytes have all keys together, each once.
