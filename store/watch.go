@@ -14,8 +14,9 @@ import (
 const (
 	logEntries = 16 << 10
 	logBytes   = 64 << 20
-	// oldBytes is how many bytes of replaced records the log has in memory where they can be
-	// read again, or one in logShare of what the cache of values may have, if that is less.
+	// Where bytes can be read again, the log has oldBytes of replaced records in memory if they
+	// are on a disk of this machine, else logBytes, or one in logShare of what the cache of values
+	// may have, if that is less.
 	oldBytes = 4 << 20
 	logShare = 8
 	// batchEntries is how many events a watcher takes at a time.
@@ -112,7 +113,11 @@ func (l *eventLog) append(e logEntry) (dropped int) {
 // that were replaced first go, and are read from the history of storage if a watcher
 // wants them.
 func (l *eventLog) dropBytes() {
-	limit := min(oldBytes, int(l.values.Limit/logShare))
+	limit := logBytes
+	if l.values.Near {
+		limit = oldBytes
+	}
+	limit = min(limit, int(l.values.Limit/logShare))
 	l.out = max(l.out, l.first)
 	for l.bytes > limit && l.out < l.first+int64(len(l.entries)) {
 		n := int(l.out - l.first)
