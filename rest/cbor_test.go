@@ -5,13 +5,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/http/httptest"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
@@ -320,4 +323,21 @@ func FuzzCBOR(f *testing.F) {
 			t.Fatalf("patch: got %q, want JSON", text)
 		}
 	})
+}
+
+// TestHeavyBodiesByTheirMediaType checks that a body is weighed as what it is decoded as, whatever
+// else its content type says.
+func TestHeavyBodiesByTheirMediaType(t *testing.T) {
+	h := serveConfigMaps(t, 1, 0, 0)
+	h.Memory = budget.New(128 << 20)
+	const path, count = "/api/v1/namespaces/default/configmaps", 200_000
+	inJSON := `{"metadata":{"name":"heavy","ownerReferences":[` + strings.Repeat("{},", count) + `{}]}}`
+	inCBOR := cborOf(t, map[string]any{"metadata": map[string]any{"name": "heavy", "ownerReferences": slices.Repeat([]any{map[string]any{}}, count)}})
+	for media, body := range map[string]string{
+		wire.TypeJSON: inJSON, wire.TypeJSON + "; x=cbor": inJSON, wire.TypeCBOR: inCBOR, "application/CBOR": inCBOR, " application/cbor ;x=y": inCBOR,
+	} {
+		if a := doCBOR(t, h, "POST", path, body, "Content-Type", media); a.code != http.StatusRequestEntityTooLarge {
+			t.Errorf("%q: got %d %.200s, want %d", media, a.code, a.body, http.StatusRequestEntityTooLarge)
+		}
+	}
 }

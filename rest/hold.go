@@ -82,7 +82,8 @@ func (s *scope) holdDecoded(body []byte) error {
 		return nil
 	}
 	weight := wire.Weigh(body)
-	if s.req.CBOR && strings.Contains(s.r.Header.Get("Content-Type"), "cbor") {
+	// Parameters do not count, whatever they are: neither do they for who decodes.
+	if m, _, _ := strings.Cut(s.r.Header.Get("Content-Type"), ";"); s.req.CBOR && strings.HasSuffix(strings.ToLower(strings.TrimSpace(m)), "cbor") {
 		weight = wire.WeighCBOR(body)
 	}
 	if limit := s.h.Memory.Decoded.Limit(); limit > 0 && weight > tooHeavy*limit {
