@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/internal/problems"
 	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/internal/yamltext"
@@ -70,17 +71,24 @@ func (s *scope) delete() error {
 	return s.respondRemoved(code, done)
 }
 
-// respondRemoved answers with an object that is marked, or that is gone.
+// respondRemoved answers with an object that is marked, or that is gone: with its record where that
+// is less work than to encode the object, which always works.
 func (s *scope) respondRemoved(code int, done removal) error {
-	switch {
-	case done.rec == nil, s.served.Unstructured && !done.marked: // which is read from JSON already
-		return s.respondObject(code, done.obj)
-	case done.marked:
-		return s.respondWritten(code, done.rec, done.obj)
+	// What was not written by this delete is read like any other, which JSON was already.
+	if rec := done.rec; rec != nil && rec.StoredSize() <= budget.Small && (done.marked || !s.served.Unstructured) {
+		if _, in := rec.InMemory(); in {
+			var err error
+			s.enc.ForWriter = true
+			if done.marked {
+				err = s.enc.NoteWritten(rec, done.obj)
+			}
+			if err == nil && s.respond(code, rec) == nil {
+				return nil
+			}
+			// Nothing was sent, and the delete cannot be taken back.
+		}
 	}
-	// It is stored as somebody has written it long ago, so it is read like any other.
-	s.enc.Written = true
-	return writeConversionError(s.respond(code, done.rec))
+	return s.respondObject(code, done.obj)
 }
 
 // deleteOptions reads the options of a delete from its body or its parameters.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/store"
@@ -229,5 +230,26 @@ func TestDeleteAnswersWithWhatIsRead(t *testing.T) {
 		if marked := a.meta("deletionTimestamp") != nil; marked != (finalizers != nil) {
 			t.Errorf("%s: marked is %v", name, marked)
 		}
+	}
+}
+
+// TestDeleteThatIsDoneIsAnswered checks that a delete is not refused for want of memory when the
+// object is gone.
+func TestDeleteThatIsDoneIsAnswered(t *testing.T) {
+	h, _ := serve(t, func(def *resource.Definition) {
+		def.Strategy = resource.Rules[*corev1.ConfigMap]{ReturnDeleted: true}.Strategy()
+	})
+	text := strings.Repeat("x", 200<<10)
+	if a := do(t, h, "POST", configMaps, `{"metadata":{"name":"large"},"data":{"k":"`+text+`"}}`); a.code != 201 {
+		t.Fatal(a.body)
+	}
+	h.Memory = budget.New(512 << 20)
+	free, err := h.Memory.Answers.Acquire(t.Context(), 1<<40, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer free()
+	if a := do(t, h, "DELETE", configMaps+"/large", ""); a.code != 200 || a.meta("name") != "large" {
+		t.Errorf("got %d %.200s, want the object", a.code, a.body)
 	}
 }

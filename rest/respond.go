@@ -73,7 +73,7 @@ func (s *scope) respondWritten(code int, rec *store.Record, obj resource.Object)
 	if err := s.enc.NoteWritten(rec, obj); err != nil {
 		return err
 	}
-	s.enc.Written = true
+	s.enc.ForWriter = true
 	return writeConversionError(s.respond(code, rec))
 }
 

@@ -26,9 +26,9 @@ type Encoder struct {
 	Include Include
 	// Now is the time at which ages in tables are shown.
 	Now time.Time
-	// Written says that the answers tell writers what they have written: nothing is kept for
-	// readers, who may never come.
-	Written bool
+	// ForWriter says that the answer is for who has written the object: JSON that can be made of
+	// the stored bytes is not kept for readers, who may never come.
+	ForWriter bool
 	// Chunks keeps encoded items of long lists; nil keeps none.
 	Chunks *ChunkCache
 	// Err is asked before each item of a list; an error ends it, since its client is gone. Nil
@@ -265,7 +265,7 @@ func (e *Encoder) appendJSON(dst []byte, rec *Record, item, keep bool) ([]byte, 
 		}
 		return appendStored(dst, e.Served, stored, RevisionString(rec.Revision), item), nil
 	}
-	if (!keep || e.Written || !rec.wasAsked()) && !rec.hasEncoding(e.id(encodingJSON)) {
+	if (!keep || e.ForWriter || !rec.wasAsked()) && !rec.hasEncoding(e.id(encodingJSON)) {
 		stored, err := rec.Stored()
 		if err != nil {
 			return nil, err

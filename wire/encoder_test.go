@@ -295,7 +295,7 @@ func TestJSONOfWrittenRecord(t *testing.T) {
 func TestAnswersToWritersKeepNothing(t *testing.T) {
 	s := pods(t)
 	rec := writtenRecord(t, s, 77)
-	writer, reader := &Encoder{Served: s, Written: true}, &Encoder{Served: s}
+	writer, reader := &Encoder{Served: s, ForWriter: true}, &Encoder{Served: s}
 	for i, e := range []*Encoder{writer, writer, reader, reader} {
 		if _, err := e.AppendObject(nil, rec); err != nil {
 			t.Fatal(err)
