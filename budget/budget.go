@@ -146,7 +146,7 @@ func (m *Memory) BoundRuntime() {
 		debug.SetMemoryLimit(m.runtime())
 	}
 	if os.Getenv("GOGC") == "" {
-		processCollector.start(min(busyRoom, m.runtime()/roomDivisor))
+		processCollector.start(min(busyRoom, m.runtime()/limitPart))
 	}
 }
 

@@ -13,16 +13,16 @@ const (
 	// what is in use (GOGC), while the server starts or rests. It is lower than Go's 100: most of
 	// a large heap is bytes of objects, which cost the collector nothing.
 	restPercent = 60
-	// busyRoom is how many bytes of garbage a busy server may have in any case, if that is no
-	// more than one in roomDivisor of what the Go runtime may use; scannedRoom is how many for
-	// each byte that the collector has to look at, up to what is in use. What a cycle costs depends
-	// on what it looks at, and how many cycles there are on the room for garbage: by a percentage
-	// of everything alone a small heap has little of it, and one of large values too much.
-	busyRoom    = 32 << 20
-	roomDivisor = 8
-	scannedRoom = 2
-	// minPercent keeps the collector from running all the time.
-	minPercent = 5
+	// A busy server may have the largest of: busyRoom bytes of garbage, or one in limitPart of what
+	// the Go runtime may use if that is less; scannedTimes the bytes that the collector has to look
+	// at, up to what is in use; and one in usedPart of what is in use. What a cycle costs depends
+	// first on what it looks at, and how many cycles there are on the room for garbage: by a
+	// percentage of everything alone a small heap has little of it, and one of large values more
+	// than is worth its memory.
+	busyRoom     = 32 << 20
+	limitPart    = 8
+	scannedTimes = 2
+	usedPart     = 4
 	// busyRate is how many bytes a busy server allocates a second.
 	busyRate = 8 << 20
 	// startTime is for how long a server starts: it is not busy, whatever it allocates.
@@ -99,6 +99,6 @@ func (c *collector) decide(now heapCount) int64 {
 	if now.at.Sub(c.started) < startTime || float64(now.allocated-last.allocated) < busyRate*now.at.Sub(last.at).Seconds() {
 		return restPercent
 	}
-	room := max(c.room, min(now.used, now.scanned*scannedRoom))
-	return max(minPercent, room*100/max(now.used, smallestHeap))
+	room := max(c.room, now.used/usedPart, min(now.used, now.scanned*scannedTimes))
+	return room * 100 / max(now.used, smallestHeap)
 }
