@@ -55,9 +55,9 @@ func giveBack(ctx context.Context, log *slog.Logger) {
 			debug.FreeOSMemory()
 			forget(false)
 			busy = 0
-		case q.moments == 0 && busy >= forgetAfter(heap):
+		case q.moments == 0 && busy >= forgetAfter(heap) && heap.live < uint64(debug.SetMemoryLimit(-1))/2:
 			// What is in use of the program comes back within a millisecond, what was needed once
-			// does not.
+			// does not. When memory is short, the system could have taken it from the page cache.
 			forget(true)
 			busy = 0
 		}

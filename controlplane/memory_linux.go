@@ -68,6 +68,11 @@ func programMappings(smaps []byte, program string) (found []mapping, huge bool) 
 	var m mapping
 	var ours bool
 	for line := range bytes.Lines(smaps) {
+		// Most lines tell of something else, and all of them together are long.
+		if upper := line[0] >= 'A' && line[0] <= 'Z'; upper && !bytes.HasPrefix(line, []byte("Rss:")) &&
+			!bytes.HasPrefix(line, []byte("Anonymous:")) && !bytes.HasPrefix(line, []byte("FilePmdMapped:")) {
+			continue
+		}
 		fields := strings.Fields(string(line))
 		switch {
 		case len(fields) < 3:
