@@ -62,18 +62,24 @@ func TestWeigh(t *testing.T) {
 		"lists in CBOR": func() (string, func() any) { return inCBOR(t, []any{many(100, many(500, []any{}))}) },
 		"numbers":       func() (string, func() any) { return custom(`{"a":[` + strings.Repeat(`0,`, 100_000) + `0]}`) },
 	} {
-		text, decoded := c()
-		var before, after runtime.MemStats
-		runtime.GC()
-		runtime.GC() // pools of other tests let go of what they have at the second
-		runtime.ReadMemStats(&before)
-		obj := decoded()
-		runtime.GC()
-		runtime.ReadMemStats(&after)
-		runtime.KeepAlive(obj)
-		took, weight := int64(after.HeapAlloc)-int64(before.HeapAlloc), Weigh([]byte(text))
-		if least := took * 2; weight < least || weight > 25*took {
-			t.Errorf("%s: %d bytes of text take %d when they are decoded, and weigh %d", name, len(text), took, weight)
+		// What other tests have left behind may go meanwhile: then it is measured again.
+		for try := 1; ; try++ {
+			text, decoded := c()
+			var before, after runtime.MemStats
+			runtime.GC()
+			runtime.ReadMemStats(&before)
+			obj := decoded()
+			runtime.GC()
+			runtime.ReadMemStats(&after)
+			runtime.KeepAlive(obj)
+			took, weight := int64(after.HeapAlloc)-int64(before.HeapAlloc), Weigh([]byte(text))
+			if weight >= took*2 && weight <= 25*took {
+				break
+			}
+			if try == 3 {
+				t.Errorf("%s: %d bytes of text take %d when they are decoded, and weigh %d", name, len(text), took, weight)
+				break
+			}
 		}
 	}
 	// A fault at the end comes after all else was decoded.
