@@ -90,17 +90,17 @@ func (b *Backend) Value(ctx context.Context, key string, revision int64) ([]byte
 	if err := b.checkUsable(ctx); err != nil {
 		return nil, err
 	}
-	newest, at := int64(0), int64(0) // 0 is the current state
-	// oldest can be read as well: of a key that is deleted it has what was there when etcd was compacted.
-	oldest := max(b.history.oldest.Load(), b.compactor.seen.Load())
+	// Revisions to read at; 0 is the current state. When a read is refused, the one before the
+	// newest version and the oldest that is kept are tried, each once.
+	at, newest, oldest := int64(0), int64(0), max(b.history.oldest.Load(), b.compactor.seen.Load())
 	for range maxVersions {
 		resp, err := b.kv.Get(ctx, b.etcdKey(key), clientv3.WithRev(at))
 		switch {
 		case errors.Is(err, rpctypes.ErrCompacted) && at == revision && newest > revision:
-			at = newest - 1
+			at, newest = newest-1, 0
 			continue
 		case errors.Is(err, rpctypes.ErrCompacted) && at < oldest:
-			at = oldest
+			at, oldest = oldest, 0
 			continue
 		case errors.Is(err, rpctypes.ErrCompacted):
 			return nil, errNoValue(key, revision)
