@@ -71,24 +71,32 @@ func (s *scope) delete() error {
 	return s.respondRemoved(code, done)
 }
 
-// respondRemoved answers with an object that is marked, or that is gone: with its record where that
-// is less work than to encode the object, which always works.
+// respondRemoved answers with an object that is marked for deletion, or that is gone. The delete
+// cannot be taken back, so it must not fail: the stored bytes are used where they are small and in
+// memory, and if that fails before anything was sent, the object is encoded.
 func (s *scope) respondRemoved(code int, done removal) error {
-	// What was not written by this delete is read like any other, which JSON was already.
-	if rec := done.rec; rec != nil && rec.StoredSize() <= budget.Small && (done.marked || !s.served.Unstructured) {
-		if _, in := rec.InMemory(); in {
-			var err error
-			s.enc.ForWriter = true
-			if done.marked {
-				err = s.enc.NoteWritten(rec, done.obj)
-			}
-			if err == nil && s.respond(code, rec) == nil {
-				return nil
-			}
-			// Nothing was sent, and the delete cannot be taken back.
-		}
+	var err error
+	switch rec := done.rec; {
+	case rec == nil || rec.StoredSize() > budget.Small || !isInMemory(rec):
+		return s.respondObject(code, done.obj)
+	case done.marked:
+		err = s.respondWritten(code, rec, done.obj)
+	case s.served.Unstructured: // to read it again costs more than to encode it
+		return s.respondObject(code, done.obj)
+	default: // stored by an earlier write, so it is converted and defaulted like any other read
+		s.enc.ForWriter = true
+		err = s.respond(code, rec)
 	}
-	return s.respondObject(code, done.obj)
+	if err != nil {
+		return s.respondObject(code, done.obj)
+	}
+	return nil
+}
+
+// isInMemory reports whether the stored bytes of a record need not be read again.
+func isInMemory(rec *store.Record) bool {
+	_, in := rec.InMemory()
+	return in
 }
 
 // deleteOptions reads the options of a delete from its body or its parameters.
