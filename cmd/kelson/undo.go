@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -95,8 +96,11 @@ type undoStep struct {
 	more   bool // there are fields that are not in fields
 	// ownStatus: status is written apart from the rest, by who makes it true.
 	ownStatus bool
-	rank      int                        // steps of a lower one come first
-	was, now  *unstructured.Unstructured // as it was, and as it is; nil if it was not or is not
+	// late: it is written after all others, since an address or a port of the service, or of one that
+	// owns the object, is taken.
+	late     atomic.Bool
+	rank     int                        // steps of a lower one come first
+	was, now *unstructured.Unstructured // as it was, and as it is; nil if it was not or is not
 }
 
 // undoManager is the field manager of the writes.

@@ -64,15 +64,7 @@ func (u *undo) apply(ctx context.Context, steps []*undoStep) (failed int) {
 		}
 	})
 	if !u.only {
-		u.each(ctx, steps, func(s *undoStep) {
-			if s.Result != "would be done" {
-				return
-			}
-			s.Result = "done"
-			if err := u.write(ctx, s, false); err != nil {
-				s.fail(err)
-			}
-		})
+		u.writeAll(ctx, steps)
 	}
 	for _, s := range steps {
 		if s.Result == "failed" {
@@ -81,6 +73,45 @@ func (u *undo) apply(ctx context.Context, steps []*undoStep) (failed int) {
 	}
 	return failed
 }
+
+// writeAll writes what a dry run has found right. A service that gets another address comes after
+// all others, and what it owns after it: else the server could give it an address that another
+// service of the plan is about to get back.
+func (u *undo) writeAll(ctx context.Context, steps []*undoStep) {
+	creates := map[types.UID]*undoStep{} // by the UID that the object had
+	for _, s := range steps {
+		if s.Action == "create" {
+			creates[s.was.GetUID()] = s
+		}
+	}
+	write := func(s *undoStep) {
+		err := u.write(ctx, s, false)
+		switch {
+		case err == nil:
+			s.Result = "done"
+		case !errors.Is(err, errLate):
+			s.fail(err)
+		}
+	}
+	u.each(ctx, steps, func(s *undoStep) {
+		if s.Result != "would be done" {
+			return
+		}
+		// Owners have a lower rank, so their steps have been written, or are late.
+		if s.was != nil && slices.ContainsFunc(s.was.GetOwnerReferences(), func(owner metav1.OwnerReference) bool {
+			above := creates[owner.UID]
+			return above != nil && above.late.Load()
+		}) {
+			s.late.Store(true)
+		} else {
+			write(s)
+		}
+	})
+	u.each(ctx, slices.DeleteFunc(slices.Clone(steps), func(s *undoStep) bool { return !s.late.Load() }), write)
+}
+
+// errLate is returned by the first attempt to write a step that is late.
+var errLate = errors.New("its address is taken")
 
 func (s *undoStep) fail(err error) { s.Result, s.Error = "failed", err.Error() }
 
@@ -184,6 +215,9 @@ func (u *undo) create(ctx context.Context, s *undoStep, query url.Values, dry bo
 	u.mapOwners(ctx, s, obj, dry)
 	done, err := u.send(ctx, http.MethodPost, &s.Ref, query, obj)
 	if apierrors.IsInvalid(err) && s.Group == "" && s.Resource == "services" && strings.Contains(err.Error(), "already allocated") {
+		if !dry && s.late.CompareAndSwap(false, true) {
+			return errLate
+		}
 		s.note("an address or a port that it had is taken, so it gets another: " + addresses(obj))
 		dropAddresses(obj)
 		done, err = u.send(ctx, http.MethodPost, &s.Ref, query, obj)
