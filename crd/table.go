@@ -44,16 +44,21 @@ type printer struct {
 }
 
 func (p *printer) cells(obj resource.Object) ([]any, error) {
-	cells := []any{obj.GetName()}
+	cells, left := []any{obj.GetName()}, maxRowWork
 	for i := range p.columns {
-		cells = append(cells, p.cell(&p.columns[i], content(obj)))
+		cells = append(cells, p.cell(&p.columns[i], content(obj), &left))
 	}
 	return cells, nil
 }
 
-// cell returns the value of a column, nil if there is none.
-func (p *printer) cell(col *apiextensions.CustomResourceColumnDefinition, obj map[string]any) any {
+// cell returns the value of a column, nil if there is none, or if it takes more work than is left.
+func (p *printer) cell(col *apiextensions.CustomResourceColumnDefinition, obj map[string]any, left *int) any {
 	if value, ok := scalarAt(obj, col.JSONPath); !ok {
+		work := pathWork(col.JSONPath, obj)
+		if work > min(maxPathWork, *left) {
+			return nil
+		}
+		*left -= work
 		return p.found(col, obj)
 	} else if value != nil && col.Type == "string" {
 		return fmt.Sprint(value)
@@ -100,6 +105,68 @@ func isNames(path string) bool {
 		}
 	}
 	return path != "" && !begins
+}
+
+// maxPathWork is how many values a JSON path may visit in an object, and maxRowWork those of all
+// columns of a row together. A path that could visit more finds nothing: a few dozen characters are
+// enough for years of work.
+const maxPathWork, maxRowWork = 2 << 20, 4 << 20
+
+// copiesAtOnce is how many values are copied in the time in which one is visited.
+const copiesAtOnce = 32
+
+// pathWork returns a bound of how many values a JSON path visits in an object, more than
+// maxPathWork if they are too many to be counted. What visits each value once at most is not
+// counted. Each ".." visits all that is below each of the values that it begins at, which are as
+// many as the object is deep if they are below each other, and copies what it has found once for
+// each level. Each part of a union visits what it selects again, as do the actions of a path that
+// has several, and a range has what follows it done twice if it has no end.
+func pathWork(path string, obj map[string]any) int {
+	if !strings.Contains(path, "..") && !strings.ContainsAny(path, ",}") {
+		return 0
+	}
+	work, text, depth := extent(obj)
+	times := func(n int) { work = min(work, maxPathWork+1) * min(n, maxPathWork+1) }
+	if recursive := strings.Count(path, ".."); recursive > 0 {
+		work += text
+		for range recursive - 1 {
+			times(depth)
+		}
+		times(max(copiesAtOnce, depth))
+		work /= copiesAtOnce
+	}
+	for union := range strings.SplitSeq(path, "]") {
+		times(1 + strings.Count(union, ","))
+	}
+	if actions := strings.Count(path, "}"); actions > 0 {
+		times(1 + actions)
+		for range strings.Count(path, "range") {
+			times(2)
+		}
+	}
+	return work
+}
+
+// extent returns how many values a JSON value consists of, how many bytes of text are in it, which
+// ".." visits one by one, and how deep it is.
+func extent(value any) (values, text, depth int) {
+	inside := func(inner any) {
+		n, bytes, below := extent(inner)
+		values, text, depth = values+n, text+bytes, max(depth, below)
+	}
+	switch value := value.(type) {
+	case map[string]any:
+		for _, inner := range value {
+			inside(inner)
+		}
+	case []any:
+		for _, inner := range value {
+			inside(inner)
+		}
+	case string:
+		text = len(value)
+	}
+	return values + 1, text, depth + 1
 }
 
 // found returns the value of a column at any JSON path, nil if there is none.

@@ -1,9 +1,11 @@
 package crd
 
 import (
+	"strings"
 	"testing"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // TestScalarColumns: a column whose path is nothing but names has what the JSON path finds.
@@ -21,8 +23,8 @@ func TestScalarColumns(t *testing.T) {
 		".spec.date", "..text", ".spec..text", ".spec.", ".spec['text']", `.spec.te\\xt`, ".spec.text ", " .spec.text", ".1", ".spec.map..text", "$.top", "@.top"} {
 		for _, kind := range []string{"string", "integer", "number", "boolean", "date"} {
 			col := &apiextensions.CustomResourceColumnDefinition{Name: "c", Type: kind, JSONPath: path}
-			p := &printer{}
-			if got, want := p.cell(col, obj), p.found(col, obj); got != want {
+			p, left := &printer{}, maxRowWork
+			if got, want := p.cell(col, obj, &left), p.found(col, obj); got != want {
 				t.Errorf("%q as %s: got %#v, want %#v", path, kind, got, want)
 			}
 		}
@@ -32,6 +34,72 @@ func TestScalarColumns(t *testing.T) {
 	}
 	if known < 10 {
 		t.Errorf("%d paths were taken for names, want most", known)
+	}
+}
+
+// TestColumnsAreBounded: a JSON path whose work grows with a power of the object finds nothing,
+// others find what they found before.
+func TestColumnsAreBounded(t *testing.T) {
+	chain := func(depth int) map[string]any {
+		obj := map[string]any{"name": "innermost"}
+		for range depth {
+			obj = map[string]any{"a": obj}
+		}
+		return obj
+	}
+	deep := chain(5000)
+	large := map[string]any{
+		"text": strings.Repeat("x", 2<<20),
+		"spec": map[string]any{"name": "x", "list": []any{map[string]any{"name": "a,b", "v": "z"}}},
+	}
+	shallow := map[string]any{"spec": map[string]any{"name": "x", "list": []any{map[string]any{"name": "y"}}}}
+	for _, c := range []struct {
+		path string
+		obj  map[string]any
+		want any
+	}{
+		{"..name", deep, "innermost"},
+		{"..a..name", deep, nil},
+		{"..a..a..a..name", deep, nil},
+		{".a" + strings.Repeat("['a','a']", 40), deep, nil},
+		{"..list..name", shallow, "y"},
+		{".spec['name','list']", shallow, "x"},
+		{".spec['name'" + strings.Repeat(",'none'", 40) + "]", shallow, "x"},
+		{".spec['name','list']", large, "x"},
+		{`.spec.list[?(@.name=="a,b")].v`, large, "z"},
+		{"..a..name", chain(600), nil},
+		{".spec.name}{.spec.list", shallow, "x"},
+		{".spec.name" + strings.Repeat("}{range @", 26) + "}{@", shallow, nil},
+		{".list[*]" + strings.Repeat("}{.list[*]", 200), map[string]any{"list": make([]any, 100_000)}, nil},
+	} {
+		col := &apiextensions.CustomResourceColumnDefinition{Name: "c", Type: "string", JSONPath: c.path}
+		left := maxRowWork
+		if got := (&printer{}).cell(col, c.obj, &left); got != c.want {
+			t.Errorf("%.30q: got %v, want %v", c.path, got, c.want)
+		}
+	}
+}
+
+// TestRowsAreBounded: columns that visit a large object again and again have values up to the
+// bound of a row.
+func TestRowsAreBounded(t *testing.T) {
+	p := &printer{}
+	for range 20 {
+		p.columns = append(p.columns, apiextensions.CustomResourceColumnDefinition{Name: "c", Type: "string", JSONPath: "..name"})
+	}
+	obj := &unstructured.Unstructured{Object: map[string]any{"name": "x", "text": strings.Repeat("x", 1<<20)}}
+	cells, err := p.cells(obj)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, cell := range cells[1:] {
+		if cell == "x" {
+			found++
+		}
+	}
+	if found != 3 {
+		t.Errorf("%d of 20 columns that visit 1 MiB have a value, want 3: the bound is %d", found, maxRowWork)
 	}
 }
 
@@ -49,7 +117,7 @@ func BenchmarkCells(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		for i := range columns {
-			if p.cell(&columns[i], obj) == nil {
+			if left := maxRowWork; p.cell(&columns[i], obj, &left) == nil {
 				b.Fatalf("%s has no value", columns[i].Name)
 			}
 		}
