@@ -169,6 +169,7 @@ type scope struct {
 	sent     []byte // the body of a create or update, and its format
 	sentAs   wire.MediaType
 	release  []func() // called when the request has been answered
+	forBody  int64    // bytes of the body, or of the object that it changes, for which holdBody holds memory
 	decoded  func()   // gives back what holdDecoded holds; nil if that is nothing
 	unsent   int      // bytes of Memory.Unsent that it holds
 	hurried  bool     // the client has a deadline to read each piece of the response

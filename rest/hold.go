@@ -1,14 +1,17 @@
 package rest
 
 import (
+	"bytes"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/apikeel/kelson/budget"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/wire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 )
 
 // A request holds memory from the first byte of its body to the last one of its answer,
@@ -46,7 +49,7 @@ func (s *scope) holdBody() error {
 	}
 	release, err := s.acquire(&s.h.Memory.Bodies, bodyFactor*length)
 	if err == nil {
-		s.release = append(s.release, release)
+		s.release, s.forBody = append(s.release, release), length
 	}
 	return err
 }
@@ -56,6 +59,19 @@ func (s *scope) holdBody() error {
 // function gives back what it holds.
 func (s *scope) holdAnswer(largest int, decoded int64) (release func(), err error) {
 	return s.acquireAnswer(wire.WriterSize + answerFactor*int64(largest) + decoded)
+}
+
+// holdRecord waits until an answer of one object may be made, if it is a large one. The returned
+// function gives back what it holds.
+func (s *scope) holdRecord(rec *store.Record) (release func(), err error) {
+	decoded := int64(0)
+	if s.mayDecode() {
+		decoded = weigh(rec)
+	}
+	if size := rec.StoredSize(); size > budget.Small || decoded > budget.Small {
+		return s.holdAnswer(size, decoded)
+	}
+	return func() {}, nil
 }
 
 func (s *scope) acquireAnswer(bytes int64) (release func(), err error) {
@@ -90,8 +106,8 @@ func (s *scope) holdDecoded(body []byte) error {
 		return apierrors.NewRequestEntityTooLargeError("too many values for the memory of this server")
 	}
 	if s.objects != nil && s.req.Name != "" {
-		// A patch has the object before and after it, too.
-		weight += 2 * s.weightOf(s.key())
+		// A patch has the object before and after it, too, and can make a large one of a small one.
+		weight += 2*s.weightOf(s.key()) + s.weightOfCopies(body)
 	}
 	if weight <= budget.Small {
 		return nil
@@ -110,6 +126,31 @@ func (s *scope) endDecoded() {
 		s.decoded()
 		s.decoded = nil
 	}
+}
+
+const (
+	// copyFactor is how many times the bytes that a JSON patch copies a request holds: in the patched
+	// object, as text and decoded, in what is stored, and in the answer.
+	copyFactor = 12
+	// unknownSize is what an object is taken for whose size is not known, as it is small.
+	unknownSize = 32 << 10
+)
+
+// weightOfCopies weighs what a JSON patch copies: each operation as much as the whole object. The
+// name of the operation may be written with escapes: then each object of the text counts.
+func (s *scope) weightOfCopies(body []byte) int64 {
+	if s.req.Verb != request.Patch || !strings.HasPrefix(s.r.Header.Get("Content-Type"), string(types.JSONPatchType)) {
+		return 0
+	}
+	copies := bytes.Count(body, []byte(`"copy"`))
+	if bytes.IndexByte(body, '\\') >= 0 {
+		copies = bytes.Count(body, []byte("{"))
+	}
+	if copies == 0 {
+		return 0
+	}
+	size := max(s.objects.SizeOf(s.ctx(), s.key()), unknownSize)
+	return copyFactor * min(int64(copies)*int64(size), maxBody)
 }
 
 // weightOf weighs the object of a key, if it is large.

@@ -47,14 +47,13 @@ func TestHeldMemoryIsGivenBack(t *testing.T) {
 }
 
 // refusesWhenFull: who has waited too long for memory is refused before the first byte of an
-// answer, also with a watch.
+// answer, also with a watch. A write that has made much of little is done, and its client is told so.
 func refusesWhenFull(t *testing.T, h *Handler, memory *budget.Memory) {
 	t.Helper()
 	free, err := memory.Answers.Acquire(t.Context(), 1<<40, true)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer free()
 	var group sync.WaitGroup
 	for _, query := range []string{"", "?watch=1&timeoutSeconds=60", "?watch=1&timeoutSeconds=60&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"} {
 		group.Go(func() {
@@ -63,33 +62,77 @@ func refusesWhenFull(t *testing.T, h *Handler, memory *budget.Memory) {
 			}
 		})
 	}
+	group.Go(func() {
+		a := do(t, h, "PATCH", configMaps+"/new", `[{"op":"copy","from":"/data/x","path":"/data/y"}]`, "Content-Type", "application/json-patch+json")
+		if a.code != http.StatusGatewayTimeout || a.header.Get("Retry-After") != "" || !strings.Contains(a.body, "the object is stored") {
+			t.Errorf("patch: got %d with Retry-After %q and %.200s, want 504 without one, and that the object is stored", a.code, a.header.Get("Retry-After"), a.body)
+		}
+	})
 	group.Wait()
+	free()
+	if a := do(t, h, "GET", configMaps+"/new", ""); a.code != 200 || !strings.Contains(a.body, `"y":"xxx`) {
+		t.Errorf("get after the patch: got %d %.200s, want the object with y", a.code, a.body)
+	}
 }
 
-// countsWhatIsChanged: a patch of a few bytes, and a delete without a body, hold as much as
-// the object that they change.
-func countsWhatIsChanged(t *testing.T, h *Handler, memory *budget.Memory) {
-	t.Helper()
-	free, err := memory.Bodies.Acquire(t.Context(), 1<<40, true)
+// TestWriteThatIsDoneIsAnswered checks that a write is not refused for want of memory when the
+// object is stored: its client would try again, and find a conflict.
+func TestWriteThatIsDoneIsAnswered(t *testing.T) {
+	h, _ := serve(t, nil)
+	h.Memory = budget.New(512 << 20)
+	free, err := h.Memory.Answers.Acquire(t.Context(), 1<<40, true)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer free()
+	object := func(value string) string {
+		return `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"large"},"data":{"k":"` + strings.Repeat(value, 200<<10) + `"}}`
+	}
+	for _, c := range []struct {
+		method, path, contentType, body string
+		want                            int
+	}{
+		{"POST", configMaps, "application/json", object("a"), http.StatusCreated},
+		{"PUT", configMaps + "/large", "application/json", object("b"), http.StatusOK},
+		{"PATCH", configMaps + "/large", "application/merge-patch+json", `{"data":{"y":"z"}}`, http.StatusOK},
+	} {
+		if a := do(t, h, c.method, c.path, c.body, "Content-Type", c.contentType); a.code != c.want || a.meta("name") != "large" {
+			t.Errorf("%s %s: got %d %.200s, want %d and the object", c.method, c.path, a.code, a.body, c.want)
+		}
+	}
+}
+
+// countsWhatIsChanged: a patch of a few bytes, and a delete without a body, hold as much as
+// the object that they change, and a JSON patch as much as it copies.
+func countsWhatIsChanged(t *testing.T, h *Handler, memory *budget.Memory) {
+	t.Helper()
+	for _, gate := range []*budget.Gate{&memory.Bodies, &memory.Decoded} {
+		free, err := gate.Acquire(t.Context(), 1<<40, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer free()
+	}
+	const small, merge, jsonPatch = "/api/v1/namespaces/default/configmaps/c0", "application/merge-patch+json", "application/json-patch+json"
+	copies := func(op string) string {
+		return "[" + strings.Repeat(`{"op":"`+op+`","from":"/data/x","path":"/data/y"},`, 100) + `{"op":"add","path":"/data/z","value":"z"}]`
+	}
 	var group sync.WaitGroup
 	for _, c := range []struct {
-		method, path string
-		want         int
+		method, path, contentType, body string
+		want                            int
 	}{
-		{"PATCH", "/api/v1/namespaces/default/configmaps/c0001", http.StatusOK}, {"PATCH", configMaps + "/new", http.StatusTooManyRequests},
-		{"DELETE", "/api/v1/namespaces/default/configmaps/c0002", http.StatusOK}, {"DELETE", configMaps + "/new", http.StatusTooManyRequests},
+		{"PATCH", small + "001", merge, `{"data":{"y":"z"}}`, http.StatusOK},
+		{"PATCH", configMaps + "/new", merge, `{"data":{"y":"z"}}`, http.StatusTooManyRequests},
+		{"DELETE", small + "002", "", "", http.StatusOK},
+		{"DELETE", configMaps + "/new", "", "", http.StatusTooManyRequests},
+		{"PATCH", small + "003", jsonPatch, `[{"op":"add","path":"/data/y","value":"z"}]`, http.StatusOK},
+		{"PATCH", small + "004", jsonPatch, copies("copy"), http.StatusTooManyRequests},
+		{"PATCH", small + "005", jsonPatch, copies(`c\u006fpy`), http.StatusTooManyRequests},
 	} {
 		group.Go(func() {
-			body := ""
-			if c.method == "PATCH" {
-				body = `{"data":{"y":"z"}}`
-			}
-			if a := do(t, h, c.method, c.path, body, "Content-Type", "application/merge-patch+json"); a.code != c.want {
-				t.Errorf("%s %s: got %d, want %d: %s", c.method, c.path, a.code, c.want, a.body)
+			if a := do(t, h, c.method, c.path, c.body, "Content-Type", c.contentType); a.code != c.want {
+				t.Errorf("%s %s with %.60s: got %d, want %d: %s", c.method, c.path, c.body, a.code, c.want, a.body)
 			}
 		})
 	}

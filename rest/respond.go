@@ -30,12 +30,10 @@ func (s *scope) respond(code int, rec *store.Record) error {
 	if err := s.readInclude(); err != nil {
 		return err
 	}
-	decoded := int64(0)
-	if s.mayDecode() {
-		decoded = weigh(rec)
-	}
-	if size := rec.StoredSize(); size > budget.Small || decoded > budget.Small {
-		free, err := s.holdAnswer(size, decoded)
+	// What a writer holds for its body is for the answer, too, unless a small body has made a
+	// large object.
+	if !s.enc.ForWriter || int64(rec.StoredSize()) > s.forBody+budget.Small {
+		free, err := s.holdRecord(rec)
 		if err != nil {
 			return err
 		}
@@ -68,13 +66,19 @@ var answers = sync.Pool{New: func() any { return new([]byte) }}
 
 const maxAnswer = 64 << 10
 
-// respondWritten answers with a record that an object has just been written to.
+// respondWritten answers with a record that an object has just been written to. The write is done,
+// so it is not refused any more: if there is no memory for the answer, the client is told so, and
+// not to try again.
 func (s *scope) respondWritten(code int, rec *store.Record, obj resource.Object) error {
 	if err := s.enc.NoteWritten(rec, obj); err != nil {
 		return err
 	}
 	s.enc.ForWriter = true
-	return writeConversionError(s.respond(code, rec))
+	err := s.respond(code, rec)
+	if errors.Is(err, budget.ErrBusy) || yamltext.IsRefusal(err) {
+		return uncertainError{apierrors.NewTimeoutError("the object is stored, but the server has no memory for an answer with it: get it", 0)}
+	}
+	return writeConversionError(err)
 }
 
 // respondObject answers with an object of the hub version that is not in the

@@ -64,7 +64,7 @@ func (s *scope) translate(err error) error {
 	return apierrors.NewInternalError(err)
 }
 
-// uncertainError is the error of a write that may or may not have been applied.
+// uncertainError is the error of a write that may have been applied, or was: not to be sent again.
 type uncertainError struct{ *apierrors.StatusError }
 
 // isTimeout reports whether a request failed because its deadline has passed. An uncertain
