@@ -190,7 +190,7 @@ func TestIdleValuesAreDropped(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				time.Sleep(idleFor / 2)
+				time.Sleep(idleValues / 2)
 			}
 			synctest.Wait()
 			if got := d.cache.Held(); got != want || d.reads != 0 {
@@ -199,7 +199,7 @@ func TestIdleValuesAreDropped(t *testing.T) {
 			if near {
 				want = 0
 			}
-			time.Sleep(3 * idleFor)
+			time.Sleep(3 * idleValues)
 			synctest.Wait()
 			if got := d.cache.Held(); got != want {
 				t.Errorf("near %v, at rest: got %d bytes in memory, want %d", near, got, want)

@@ -64,6 +64,9 @@ func cborBody(def *resource.Definition, version *resource.Version, obj resource.
 // recordCBOR returns the CBOR of a record, with its resourceVersion, without kind and
 // apiVersion if the object is a struct.
 func (e *Encoder) recordCBOR(rec *Record) ([]byte, error) {
+	if !e.Served.IsHub() {
+		rec.noteConverted()
+	}
 	return rec.Encoding(e.id(encodingCBOR), e.makeCBOR)
 }
 

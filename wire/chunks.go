@@ -36,8 +36,6 @@ const (
 	// busyFor is how long a chunk that was used keeps its place if others need it, which
 	// must have been asked for twice.
 	busyFor = 50 * time.Millisecond
-	// idleAfter is when a chunk is dropped that nobody uses.
-	idleAfter = 10 * time.Second
 )
 
 // chunkFormat is what the items of a chunk are encoded as.
@@ -66,6 +64,7 @@ type chunk struct {
 	size   int // of the bytes before they were compressed
 
 	building bool // somebody encodes it
+	full     bool // there was no room when it was encoded
 	users    int  // lists that are being written from it
 	dropped  bool // from the cache; when nobody uses it, its blocks are free
 }
@@ -78,7 +77,11 @@ type section struct {
 	from, to int
 	chunk    *chunk // nil if it has to be encoded
 	keep     bool   // if it has to be, it is worth keeping, or there is room
-	changed  bool   // the list changes while it is asked for: its other parts are in chunks, or a chunk had the same first record
+	seen     bool   // a list had these very records before
+	// withRecords says that its items are worth keeping with their records as well: the list changes
+	// while it is asked for (its other parts are in chunks, or a chunk had the same first record), or
+	// its chunk has found no room.
+	withRecords bool
 }
 
 // ChunkCache keeps encoded chunks of lists, so that the next list of the same records is
@@ -149,10 +152,10 @@ func (cc *ChunkCache) split(records []*Record, format chunkFormat) (sections []s
 		}
 		sec := section{from: at, to: at + n}
 		if some := records[at:sec.to]; c != nil && slices.Equal(c.records, some) {
-			sec.keep = true
+			sec.keep, sec.seen, sec.withRecords = true, true, c.full
 			c.used = now
 		} else {
-			sec.changed = c != nil // it begins with the same record
+			sec.withRecords = c != nil // it begins with the same record
 			cc.noteSeen(key, some, now)
 			// One that is compressed has to be encoded as a whole anyhow, and is small.
 			sec.keep = format.gzip || cc.held+made <= maxChunkBytes
@@ -162,7 +165,7 @@ func (cc *ChunkCache) split(records []*Record, format chunkFormat) (sections []s
 	}
 	if slices.ContainsFunc(sections, func(sec section) bool { return sec.chunk != nil }) {
 		for i := range sections {
-			sections[i].changed = sections[i].chunk == nil
+			sections[i].withRecords = sections[i].withRecords || sections[i].chunk == nil && !sections[i].seen
 		}
 	}
 	return sections
@@ -198,7 +201,7 @@ func (cc *ChunkCache) noteSeen(key chunkKey, records []*Record, now time.Time) {
 	}
 	cc.kept[key] = &chunk{records: slices.Clone(records), used: now}
 	if cc.timer == nil {
-		cc.timer = time.AfterFunc(idleAfter, cc.dropIdle)
+		cc.timer = time.AfterFunc(idleEncodings, cc.dropIdle)
 	}
 }
 
@@ -321,7 +324,7 @@ func (b *chunkBuilder) add(p []byte) {
 func (b *chunkBuilder) finish(complete bool) {
 	b.cache.mu.Lock()
 	defer b.cache.mu.Unlock()
-	b.chunk.building = false
+	b.chunk.building, b.chunk.full = false, b.full
 	if complete && !b.full && !b.chunk.dropped {
 		b.chunk.blocks, b.chunk.size = b.blocks, b.size
 	} else {
@@ -373,10 +376,10 @@ func (cc *ChunkCache) dropUnused(since time.Time) {
 func (cc *ChunkCache) dropIdle() {
 	cc.mu.Lock()
 	defer cc.mu.Unlock()
-	cc.dropUnused(time.Now().Add(-idleAfter))
+	cc.dropUnused(time.Now().Add(-idleEncodings))
 	cc.free = nil
 	if len(cc.kept) > 0 {
-		cc.timer.Reset(idleAfter)
+		cc.timer.Reset(idleEncodings)
 	} else {
 		cc.timer = nil
 	}

@@ -102,7 +102,7 @@ func TestChunkCacheIsBounded(t *testing.T) {
 				t.Errorf("%d records in chunks of a list that is too large", got)
 			}
 		}
-		time.Sleep(3 * idleAfter)
+		time.Sleep(3 * idleEncodings)
 		synctest.Wait()
 		cc.mu.Lock()
 		defer cc.mu.Unlock()

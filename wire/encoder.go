@@ -93,7 +93,7 @@ func (e *Encoder) AppendObject(dst []byte, rec *Record) ([]byte, error) {
 	case e.Format.Media == CBOR:
 		return e.appendCBOR(dst, rec)
 	case e.Format.Shape == ShapeMetadata:
-		return e.appendMetadata(dst, rec)
+		return e.appendMetadata(dst, rec, true)
 	}
 	return e.appendJSON(dst, rec, false, true)
 }
@@ -184,6 +184,9 @@ func (e *Encoder) recordJSON(rec *Record) ([]byte, error) {
 	b, err := JSONBody(e.Served.Definition, e.Served.Version, obj)
 	if err != nil {
 		return nil, err
+	}
+	if !e.Served.IsHub() {
+		rec.noteConverted()
 	}
 	if rec.Revision != 0 {
 		same := storedIsBody(e.Served, stored, b)
@@ -291,17 +294,24 @@ func (e *Encoder) appendJSON(dst []byte, rec *Record, item, keep bool) ([]byte, 
 	return AppendWithKind(dst, e.Served, body), nil
 }
 
-// appendMetadata appends the metadata of a record as PartialObjectMetadata, in JSON.
-func (e *Encoder) appendMetadata(dst []byte, rec *Record) (_ []byte, err error) {
+// appendMetadata appends the metadata of a record as PartialObjectMetadata, in JSON. With keep
+// they are kept for others.
+func (e *Encoder) appendMetadata(dst []byte, rec *Record, keep bool) (_ []byte, err error) {
+	dst = append(dst, `{"kind":"PartialObjectMetadata","apiVersion":"`...)
+	dst = append(dst, e.Format.MetaVersion()...)
+	dst = append(dst, `","metadata":`...)
 	meta := rec.findEncoding(e.id(encodingMetadata))
+	if meta == nil && !keep && !rec.hasEncoding(e.id(encodingJSON)) {
+		out, ok, err := e.appendMetadataOfProto(dst, rec)
+		if err != nil || ok {
+			return append(out, '}'), err
+		}
+	}
 	if meta == nil {
 		if meta, err = e.recordMetadata(rec); err != nil {
 			return nil, err
 		}
 	}
-	dst = append(dst, `{"kind":"PartialObjectMetadata","apiVersion":"`...)
-	dst = append(dst, e.Format.MetaVersion()...)
-	dst = append(dst, `","metadata":`...)
 	dst = append(dst, meta...)
 	return append(dst, '}'), nil
 }
@@ -310,8 +320,15 @@ func (e *Encoder) appendMetadata(dst []byte, rec *Record) (_ []byte, err error) 
 // the JSON of the whole object: that stays only as long as the whole does.
 func (e *Encoder) recordMetadata(rec *Record) ([]byte, error) {
 	if !rec.hasEncoding(e.id(encodingJSON)) {
-		if meta, ok, err := e.metadataOfProto(rec); err != nil || ok {
-			return meta, err
+		buf := scratch.Get().(*[]byte)
+		defer putScratch(buf)
+		meta, ok, err := e.appendMetadataOfProto((*buf)[:0], rec)
+		switch {
+		case err != nil:
+			return nil, err
+		case ok:
+			*buf = meta
+			return rec.Encoding(e.id(encodingMetadata), func(*Record) ([]byte, error) { return bytes.Clone(meta), nil })
 		}
 	}
 	body, err := e.recordJSON(rec)
@@ -341,9 +358,9 @@ func (e *Encoder) recordMetadata(rec *Record) ([]byte, error) {
 	return keep(e.id(encodingMetadata), func(*Record) ([]byte, error) { return meta, nil })
 }
 
-// metadataOfProto makes the metadata of a record in JSON out of stored protobuf, without the
-// rest of the object. It is false if they may be others in the version that is served.
-func (e *Encoder) metadataOfProto(rec *Record) (_ []byte, ok bool, err error) {
+// appendMetadataOfProto appends the metadata of a record in JSON, made of its stored protobuf
+// without the rest of the object. It is false if they may be others in the version that is served.
+func (e *Encoder) appendMetadataOfProto(dst []byte, rec *Record) (_ []byte, ok bool, err error) {
 	stored, err := rec.Stored()
 	if err != nil {
 		return nil, false, err
@@ -368,13 +385,8 @@ func (e *Encoder) metadataOfProto(rec *Record) (_ []byte, ok bool, err error) {
 	if e.hasFieldAnnotations(*meta) {
 		return nil, false, nil
 	}
-	buf := scratch.Get().(*[]byte)
-	defer putScratch(buf)
-	if *buf, ok = protojson.Append((*buf)[:0], objectMetaType, *meta); !ok {
-		return nil, false, nil
-	}
-	b, err := rec.Encoding(e.id(encodingMetadata), func(*Record) ([]byte, error) { return bytes.Clone(*buf), nil })
-	return b, true, err
+	dst, ok = protojson.Append(dst, objectMetaType, *meta)
+	return dst, ok, nil
 }
 
 var objectMetaType = reflect.TypeFor[metav1.ObjectMeta]()

@@ -330,12 +330,28 @@ func TestPassingList(t *testing.T) {
 // writeList writes a list of records, and throws it away.
 func writeList(tb testing.TB, e *Encoder, records []*Record) {
 	tb.Helper()
-	l, err := e.PrepareList(&Page{Records: records, Revision: 77}, false)
+	writeListTo(tb, e, records, io.Discard)
+}
+
+// writeCompressed does the same with a list that is compressed.
+func writeCompressed(tb testing.TB, e *Encoder, records []*Record) {
+	tb.Helper()
+	z := NewGzipWriter(io.Discard)
+	writeListTo(tb, e, records, z)
+	if err := z.Close(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func writeListTo(tb testing.TB, e *Encoder, records []*Record, to io.Writer) {
+	tb.Helper()
+	_, compressed := to.(*GzipWriter)
+	l, err := e.PrepareList(&Page{Records: records, Revision: 77}, compressed)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	defer l.Release()
-	w := NewWriter(io.Discard)
+	w := NewWriter(to)
 	defer w.Free()
 	if err := l.WriteTo(w); err != nil {
 		tb.Fatal(err)
@@ -347,27 +363,35 @@ func writeList(tb testing.TB, e *Encoder, records []*Record) {
 func TestChunksAreNotKeptTwice(t *testing.T) {
 	s := pods(t)
 	e := &Encoder{Served: s, Chunks: &ChunkCache{}}
+	metadata := *e
+	metadata.Format.Shape = ShapeMetadata
 	records := make([]*Record, LongList)
 	for i := range records {
 		records[i] = writtenRecord(t, s, 77)
 	}
 	kept := func() (n int) {
 		for _, rec := range records {
-			if rec.hasEncoding(e.id(encodingJSON)) {
+			if rec.hasEncoding(e.id(encodingJSON)) || rec.hasEncoding(e.id(encodingMetadata)) {
 				n++
 			}
 		}
 		return n
 	}
-	for range 3 {
-		writeList(t, e, records)
-		if e.Chunks.Len() == 0 {
-			t.Fatal("the list is in no chunks")
+	for name, list := range map[string]func(){
+		"JSON":       func() { writeList(t, e, records) },
+		"metadata":   func() { writeList(t, &metadata, records) },
+		"compressed": func() { writeCompressed(t, e, records) },
+	} {
+		for range 3 {
+			list()
+			if e.Chunks.Len() == 0 {
+				t.Fatalf("%s: the list is in no chunks", name)
+			}
+			e.Chunks.Clear()
 		}
-		e.Chunks.Clear()
-	}
-	if n := kept(); n != 0 {
-		t.Errorf("%d records of a list that does not change have their JSON in chunks and with them", n)
+		if n := kept(); n != 0 {
+			t.Errorf("%s: %d records of a list that does not change are encoded in chunks and with them", name, n)
+		}
 	}
 	writeList(t, e, records)
 	for range 3 {
@@ -376,6 +400,25 @@ func TestChunksAreNotKeptTwice(t *testing.T) {
 	}
 	if n := kept(); n == 0 {
 		t.Error("all records of a chunk are encoded again whenever one of them has changed")
+	}
+}
+
+// TestWhatFindsNoRoomIsKept: a list whose chunks find no room again and again is not encoded each
+// time.
+func TestWhatFindsNoRoomIsKept(t *testing.T) {
+	s := pods(t)
+	e := &Encoder{Served: s, Chunks: &ChunkCache{held: maxChunkBytes}}
+	records := make([]*Record, LongList)
+	for i := range records {
+		records[i] = writtenRecord(t, s, 77)
+	}
+	for range 4 {
+		writeList(t, e, records)
+	}
+	for i, rec := range records {
+		if !rec.hasEncoding(e.id(encodingJSON)) {
+			t.Fatalf("record %d of a list that was written four times is encoded again by the next one", i)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // DefaultEncodingBytes is the usual limit of an EncodingBudget.
@@ -103,6 +104,15 @@ func (r *Record) encoding(id EncodingID, encode func(*Record) ([]byte, error), o
 	return r.encodings.add(added), nil
 }
 
+// noteConverted notes that encodings of the record were made by a conversion, which may have
+// asked a webhook: they stay for longer.
+func (r *Record) noteConverted() {
+	if r.encodings != nil && r.encodings.budget != nil {
+		r.encodings.used.Store(true)
+		r.encodings.budget.converted.Store(true)
+	}
+}
+
 // encodingOverhead is what an encoding counts for without its bytes.
 const encodingOverhead = 64
 
@@ -151,8 +161,10 @@ type EncodingBudget struct {
 	// Records calls f for every record whose encodings count.
 	Records func(f func(*Record))
 
-	spent    atomic.Int64
-	sweeping sync.Mutex
+	spent     atomic.Int64
+	sweeping  sync.Mutex
+	converted atomic.Bool // encodings were made by a conversion since dropIdle ran
+	waited    bool        // dropIdle has waited for that; under sweeping
 
 	idle idleTimer // runs dropIdle
 }
@@ -165,9 +177,9 @@ const fewEncodings = 8 << 20
 func (b *EncodingBudget) Close() { b.idle.stop() }
 
 // dropIdleLater has dropIdle run after a while, if there is enough to drop.
-func (b *EncodingBudget) dropIdleLater() {
+func (b *EncodingBudget) dropIdleLater(after time.Duration) {
 	if b.spent.Load() > fewEncodings {
-		b.idle.start(b.dropIdle)
+		b.idle.start(after, b.dropIdle)
 	}
 }
 
@@ -175,10 +187,18 @@ func (b *EncodingBudget) dropIdleLater() {
 // a server at rest has its objects in memory once.
 func (b *EncodingBudget) dropIdle() {
 	b.sweeping.Lock()
-	before := b.spent.Load()
+	if b.converted.Swap(false) && !b.waited {
+		b.waited = true
+		b.sweeping.Unlock()
+		b.dropIdleLater(idleConverted)
+		return
+	}
+	b.waited = false
+	begin, before := time.Now(), b.spent.Load()
 	b.spent.Add(b.sweep(func(es *encodings) bool { return es.used.Swap(false) }) - before)
+	took := time.Since(begin)
 	b.sweeping.Unlock()
-	b.dropIdleLater()
+	b.dropIdleLater(max(idleEncodings, took*sweepRest)) // it looks at all records
 }
 
 // Spent returns how many bytes the encodings take, those of records that were replaced
@@ -203,7 +223,7 @@ func (b *EncodingBudget) hasRoom() bool {
 func (b *EncodingBudget) spend(n int64) {
 	now := b.spent.Add(n)
 	if now > fewEncodings && (now-n)/fewEncodings != now/fewEncodings {
-		b.dropIdleLater() // now and then: it may have stopped when there was less
+		b.dropIdleLater(idleEncodings) // now and then: it may have stopped when there was less
 	}
 }
 

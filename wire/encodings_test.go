@@ -103,6 +103,32 @@ func TestEncodingBudgetKeepsUsed(t *testing.T) {
 	}
 }
 
+// TestConvertedEncodingsStay: what a conversion has made, for which a webhook may have been asked,
+// stays for longer, and goes as well.
+func TestConvertedEncodingsStay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const size = 1 << 20
+		budget, records := budgetOf(64*size, 40)
+		defer budget.Close()
+		for _, rec := range records {
+			if _, err := rec.Encoding(0, func(*Record) ([]byte, error) { return make([]byte, size), nil }); err != nil {
+				t.Fatal(err)
+			}
+			rec.noteConverted()
+			time.Sleep(time.Second / 2) // a slow webhook, until others are dropped
+		}
+		synctest.Wait()
+		if got := budget.Spent(); got < int64(len(records))*size {
+			t.Errorf("after 20 s %d bytes are kept, want those of all %d encodings", got, len(records))
+		}
+		time.Sleep(3 * idleConverted)
+		synctest.Wait()
+		if got := budget.Spent(); got != 0 {
+			t.Errorf("%d bytes are kept that nobody reads, want 0", got)
+		}
+	})
+}
+
 // TestIdleEncodingsAreDropped: what nobody reads goes after a while, what is read stays.
 func TestIdleEncodingsAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -123,7 +149,7 @@ func TestIdleEncodingsAreDropped(t *testing.T) {
 			for _, rec := range records[:used] {
 				get(rec)
 			}
-			time.Sleep(idleFor / 2)
+			time.Sleep(idleEncodings / 2)
 		}
 		synctest.Wait()
 		if got := budget.Spent(); got < used*size || got >= (used+1)*size {
@@ -132,7 +158,7 @@ func TestIdleEncodingsAreDropped(t *testing.T) {
 		if made != len(records) {
 			t.Errorf("encodings were made %d times, want %d: those that are read stay", made, len(records))
 		}
-		time.Sleep(3 * idleFor)
+		time.Sleep(3 * idleEncodings)
 		synctest.Wait()
 		if got := budget.Spent(); got != 0 {
 			t.Errorf("%d bytes are kept that nobody reads, want 0", got)

@@ -5,10 +5,20 @@ import (
 	"time"
 )
 
-// idleFor is how long encodings and values are kept that nobody reads; twice that at most.
-const idleFor = 30 * time.Second
+// How long encodings, chunks of lists among them, and values are kept that nobody reads; twice
+// that at most. An encoding is made again from the value within some microseconds, so that making
+// all of them again every idleEncodings costs little; a value is read again from storage. While
+// objects are converted, which may take a webhook seconds for a list, all encodings stay for
+// idleConverted: those of a list must not go before it is written.
+const (
+	idleEncodings = 3 * time.Second
+	idleConverted = 30 * time.Second
+	idleValues    = 30 * time.Second
+	// sweepRest is how many times longer than a sweep took the next one waits at least.
+	sweepRest = 100
+)
 
-// idleTimer runs a function that drops what was not used for idleFor. It runs only while
+// idleTimer runs a function that drops what was not used for a while. It runs only while
 // something is kept: the function starts the timer again if there is enough left. The zero
 // value is ready for use.
 type idleTimer struct {
@@ -17,14 +27,14 @@ type idleTimer struct {
 	stopped bool
 }
 
-// start has drop run after idleFor, unless it is about to anyway.
-func (t *idleTimer) start(drop func()) {
+// start has drop run after a while, unless it is about to anyway.
+func (t *idleTimer) start(after time.Duration, drop func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.timer != nil || t.stopped {
 		return
 	}
-	t.timer = time.AfterFunc(idleFor, func() {
+	t.timer = time.AfterFunc(after, func() {
 		t.mu.Lock()
 		t.timer = nil
 		t.mu.Unlock()

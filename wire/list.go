@@ -171,6 +171,7 @@ func (e *Encoder) convertAll(records []*Record) error {
 			}); err != nil {
 				return err
 			}
+			rec.noteConverted()
 		}
 	}
 	return nil
@@ -326,8 +327,8 @@ func (l *List) writeJSON(w *Writer) error {
 
 func (l *List) writeJSONItems(w *Writer) error {
 	if l.e.Format.Shape == ShapeMetadata {
-		return l.writeItems(w, ",", func(dst []byte, i int, _ bool) ([]byte, error) {
-			return l.e.appendMetadata(dst, l.ahead.Record(i))
+		return l.writeItems(w, ",", func(dst []byte, i int, keep bool) ([]byte, error) {
+			return l.e.appendMetadata(dst, l.ahead.Record(i), keep)
 		})
 	}
 	return l.writeItems(w, ",", func(dst []byte, i int, keep bool) ([]byte, error) {
@@ -403,9 +404,10 @@ func (l *List) writeItems(w *Writer, separator string, add func(dst []byte, i in
 			w.Flush()
 			w.builder = l.e.Chunks.build(records, l.format)
 		}
-		// The same bytes are not kept twice, in a chunk and with their record, unless the chunk
-		// is likely to be made again.
-		keep := !l.passing && (w.builder == nil || sec.changed)
+		// The same bytes are not kept twice, in a chunk and with their record, unless the chunk is
+		// likely to be made again, or has no room.
+		chunked := compress || w.builder != nil
+		keep := !l.passing && (!chunked || sec.withRecords)
 		begin := len(w.Buf)
 		for i := sec.from; i < sec.to; i++ {
 			if i > sec.from {

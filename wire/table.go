@@ -87,7 +87,7 @@ func (e *Encoder) finishRow(dst, row []byte, rec *Record) (_ []byte, err error) 
 			return nil, err
 		}
 	default:
-		if dst, err = e.appendMetadata(dst, rec); err != nil {
+		if dst, err = e.appendMetadata(dst, rec, true); err != nil {
 			return nil, err
 		}
 	}

@@ -113,7 +113,7 @@ type ValueCache struct {
 	Lent func() int64
 	// Near says that values are read from a disk of this machine, which costs little.
 	// Then only those are kept that are read again and again: what is loaded or read once
-	// is not, but for the first fewValues, and what nobody has read for idleFor is dropped.
+	// is not, but for the first fewValues, and what nobody has read for idleValues is dropped.
 	Near bool
 
 	held     atomic.Int64
@@ -197,7 +197,7 @@ func (c *ValueCache) isWorthKeeping(v *value) bool {
 func (c *ValueCache) hold(n int64) {
 	now := c.held.Add(n)
 	if c.Near && now > fewValues && now/fewValues != (now-n)/fewValues {
-		c.idle.start(c.dropIdle) // now and then: it may have stopped when there was less
+		c.idle.start(idleValues, c.dropIdle) // now and then: it may have stopped when there was less
 	}
 }
 
@@ -283,6 +283,6 @@ func (c *ValueCache) dropIdle() {
 	}
 	c.sweeping.Unlock()
 	if c.held.Load() > fewValues {
-		c.idle.start(c.dropIdle)
+		c.idle.start(idleValues, c.dropIdle)
 	}
 }
