@@ -36,7 +36,7 @@ func floor(ctx context.Context, args []string, out, log io.Writer) error {
 	}
 	defer t.Stop()
 	fmt.Fprintln(out, "| the least that a server does | CPU-ms | p50, ms |\n|---|---:|---:|")
-	for _, name := range []string{writeQuiet, writeAlone, writeMany, readSmall, readLarge} {
+	for _, name := range []string{writeQuiet, writeAlone, writeMany, readAlone, readSmall, readLarge} {
 		w := referenceWork(name)
 		var costs, times []float64
 		for range *rounds {

@@ -212,7 +212,7 @@ func (g grower) single(ctx context.Context, a *axis, server, size int, t *target
 		work  func(context.Context, *meter, int) error
 	}{
 		{"create, 16 clients", 500, createConfigMaps(16)},
-		{"get, 16 clients", 2000, getConfigMaps},
+		{"get, 16 clients", 2000, getConfigMaps(16)},
 		{"list of 20", 400, list(smallListPath, asJSON, 4)},
 		{"page of 20 of all", 100, list("/api/v1/configmaps?limit=20", asJSON, 4)},
 		{"list by a label that 20 have", 12, list("/api/v1/configmaps?labelSelector=pick%3Dfew", asJSON, 1)},
@@ -403,7 +403,7 @@ func (g grower) watches(ctx context.Context, a *axis, s servers.Spec, server int
 		if err := g.cost(ctx, a, server, i, t, "create, 16 clients", 500, createConfigMaps(16)); err != nil {
 			return err
 		}
-		if err := g.cost(ctx, a, server, i, t, "get, 16 clients", 2000, getConfigMaps); err != nil {
+		if err := g.cost(ctx, a, server, i, t, "get, 16 clients", 2000, getConfigMaps(16)); err != nil {
 			return err
 		}
 	}

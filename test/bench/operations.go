@@ -51,7 +51,8 @@ func operations() []operation {
 		{name: "create ConfigMap, 1 client", count: 300, work: createConfigMaps(1), reference: writeAlone},
 		{name: "create ConfigMap, 16 clients", count: 1000, work: createConfigMaps(16), reference: writeMany},
 		{name: "create ConfigMap, 64 clients", count: 1000, work: createConfigMaps(64)},
-		{name: "get ConfigMap, 16 clients", count: 4000, prepare: needConfigMaps, work: getConfigMaps, reference: readSmall},
+		{name: "get ConfigMap, 1 client", count: 600, prepare: needConfigMaps, work: getConfigMaps(1), floor: readAlone},
+		{name: "get ConfigMap, 16 clients", count: 4000, prepare: needConfigMaps, work: getConfigMaps(16), reference: readSmall},
 		{name: "update ConfigMap, 16 clients", count: 1000, prepare: needConfigMaps, work: changeConfigMaps(func(o object) request {
 			return request{method: http.MethodPut, body: configMap(o.name, "updated", withVersion(o.version))}
 		}), reference: writeMany},
@@ -147,13 +148,15 @@ func needConfigMaps(ctx context.Context, t *target, count int) error {
 	return nil
 }
 
-func getConfigMaps(ctx context.Context, m *meter, count int) error {
-	t := m.target
-	return m.loop(ctx, 16, count, func(ctx context.Context, worker, i int) error {
-		n, err := t.client.send(ctx, worker, request{path: configMapsPath + "/" + t.configMaps[i%len(t.configMaps)].name})
-		m.bytes.Add(n)
-		return err
-	})
+func getConfigMaps(workers int) func(context.Context, *meter, int) error {
+	return func(ctx context.Context, m *meter, count int) error {
+		t := m.target
+		return m.loop(ctx, workers, count, func(ctx context.Context, worker, i int) error {
+			n, err := t.client.send(ctx, worker, request{path: configMapsPath + "/" + t.configMaps[i%len(t.configMaps)].name})
+			m.bytes.Add(n)
+			return err
+		})
+	}
 }
 
 func changeConfigMaps(change func(object) request) func(context.Context, *meter, int) error {

@@ -38,6 +38,7 @@ const (
 	writeAlone = "write, 1 client"
 	writeMany  = "write, 16 clients"
 	writeQuiet = "write, 300 connections, 60 a second"
+	readAlone  = "read of 1 KB, 1 client"
 	readSmall  = "read of 1 KB, 16 clients"
 	readLarge  = "read of 8 MB, 1 client"
 )
@@ -67,6 +68,8 @@ func referenceWork(name string) operation {
 		return operation{name: name, count: 300, work: writes(1)}
 	case writeMany:
 		return operation{name: name, count: 1000, work: writes(16)}
+	case readAlone:
+		return operation{name: name, count: 600, work: list("/small", asJSON, 1)}
 	case readSmall:
 		return operation{name: name, count: 2000, work: list("/small", asJSON, 16)}
 	default:
