@@ -130,19 +130,24 @@ func (c *conn) releaseHeader(st *stream) {
 // 16 KB.
 const handlerStack = 12 << 10
 
-// growStack makes room for a handler on the stack of a new goroutine, at once. A stack that is
-// doubled several times, deep within the handler, is copied and looked through each time.
+// growStack makes room for a handler on the stack of a goroutine, at once, if there is not: that of
+// a new one is small, and the garbage collector halves that of one that waits. A stack that is doubled
+// deep within the handler, perhaps several times, is copied and looked through each time. The room is
+// that of the frame of this function. With 0 it is not used, or it would have to be cleared.
 //
 //go:noinline
 func growStack(i int) byte {
-	var room [handlerStack]byte
-	return room[i]
+	if i > 0 {
+		var room [handlerStack]byte
+		return room[i]
+	}
+	return 0
 }
 
 // serve serves one stream after the other.
 func (c *conn) serve(st *stream) {
-	growStack(0)
 	for st != nil {
+		growStack(0)
 		st.serve()
 		c.mu.Lock()
 		c.stopCounting(st)
