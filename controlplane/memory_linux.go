@@ -3,6 +3,7 @@ package controlplane
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -17,8 +18,12 @@ import (
 // A program that was linked a moment ago is the exception. It lies in the page
 // cache in pieces of megabytes, which are mapped whole, so that it would be back
 // after a few calls, with 20 MB that nobody needs. It leaves the cache as well, once,
-// and comes back from the disk in small pieces. A busy server does not wait for that.
+// and comes back from the disk in small pieces. A busy server does not wait for that, and
+// keeps what requests of a few kinds need: it would be back within moments.
 func forgetProgram(busy bool) error {
+	if busy && residentFiles() < worthForgetting {
+		return nil
+	}
 	program, err := os.Open("/proc/self/exe")
 	if err != nil {
 		return err
@@ -56,6 +61,21 @@ func forgetProgram(busy bool) error {
 		}
 	}
 	return nil
+}
+
+// worthForgetting is how much of files a busy server may have mapped in memory.
+const worthForgetting = 28 << 20
+
+// residentFiles returns how many bytes of files are mapped in memory, nearly all of which are the
+// program's. If that is not known, it is as much as there can be.
+func residentFiles() int64 {
+	text, err := os.ReadFile("/proc/self/statm")
+	if fields := strings.Fields(string(text)); err == nil && len(fields) > 2 { // size, resident, shared, …, in pages
+		if pages, err := strconv.ParseInt(fields[2], 10, 64); err == nil {
+			return pages * int64(os.Getpagesize())
+		}
+	}
+	return math.MaxInt64
 }
 
 // mapping is a part of a process's memory, of which some is there.

@@ -40,8 +40,12 @@ Anonymous:             0 kB
 
 // A program goes on without its pages.
 func TestForgetProgram(t *testing.T) {
+	before := residentFiles()
 	if err := forgetProgram(false); err != nil {
 		t.Fatal(err)
+	}
+	if after := residentFiles(); after >= before || after < 64<<10 {
+		t.Errorf("%d bytes of files in memory after it, %d before", after, before)
 	}
 	if _, err := os.Stat("/proc/self/exe"); err != nil {
 		t.Error(err)
