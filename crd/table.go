@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,8 +14,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// table adds the printer columns of each version. JSON paths that are more than names are
-// parsed when a table is made.
+// table adds the printer columns of each version.
 func (c *custom) table(def *resource.Definition, versions []apiextensions.CustomResourceDefinitionVersion) {
 	meta := metav1.ObjectMeta{}.SwaggerDoc()
 	for i := range versions {
@@ -33,14 +33,50 @@ func (c *custom) table(def *resource.Definition, versions []apiextensions.Custom
 			}
 			columns = append(columns, resource.Column{Name: col.Name, Type: col.Type, Format: col.Format, Description: description, Priority: col.Priority})
 		}
-		t := &printer{columns: own}
-		def.Versions[i].Columns, def.Versions[i].Cells = columns, t.cells
+		def.Versions[i].Columns, def.Versions[i].Cells = columns, newPrinter(own).cells
 	}
 }
 
 // printer makes the cells of rows from printer columns.
 type printer struct {
-	columns []apiextensions.CustomResourceColumnDefinition
+	columns []column
+	// heavy is held while a path is evaluated that visits more than heavyWork values: it may take
+	// 60 bytes for each, which no request holds memory for.
+	heavy sync.Mutex
+}
+
+// heavyWork is how many values a path visits that is evaluated alone.
+const heavyWork = 32 << 10
+
+// column is a printer column of a version.
+type column struct {
+	*apiextensions.CustomResourceColumnDefinition
+	// parse returns the JSON path, nil if it is wrong. Paths that are nothing but names need it for
+	// values only that are no scalars.
+	parse func() *jsonpath.JSONPath
+}
+
+func newPrinter(columns []apiextensions.CustomResourceColumnDefinition) *printer {
+	p := &printer{columns: make([]column, len(columns))}
+	for i := range columns {
+		p.columns[i] = newColumn(&columns[i])
+	}
+	return p
+}
+
+func newColumn(col *apiextensions.CustomResourceColumnDefinition) column {
+	parse := func() *jsonpath.JSONPath {
+		path := jsonpath.New(col.Name).AllowMissingKeys(true)
+		if err := path.Parse("{" + col.JSONPath + "}"); err != nil {
+			return nil
+		}
+		return path
+	}
+	// A range changes the path that it is in while it is evaluated; others are parsed once.
+	if !strings.Contains(col.JSONPath, "range") {
+		parse = sync.OnceValue(parse)
+	}
+	return column{col, parse}
 }
 
 func (p *printer) cells(obj resource.Object) ([]any, error) {
@@ -52,14 +88,18 @@ func (p *printer) cells(obj resource.Object) ([]any, error) {
 }
 
 // cell returns the value of a column, nil if there is none, or if it takes more work than is left.
-func (p *printer) cell(col *apiextensions.CustomResourceColumnDefinition, obj map[string]any, left *int) any {
+func (p *printer) cell(col *column, obj map[string]any, left *int) any {
 	if value, ok := scalarAt(obj, col.JSONPath); !ok {
 		work := pathWork(col.JSONPath, obj)
 		if work > min(maxPathWork, *left) {
 			return nil
 		}
 		*left -= work
-		return p.found(col, obj)
+		if work > heavyWork {
+			p.heavy.Lock()
+			defer p.heavy.Unlock()
+		}
+		return col.find(obj)
 	} else if value != nil && col.Type == "string" {
 		return fmt.Sprint(value)
 	} else {
@@ -169,10 +209,10 @@ func extent(value any) (values, text, depth int) {
 	return values + 1, text, depth + 1
 }
 
-// found returns the value of a column at any JSON path, nil if there is none.
-func (p *printer) found(col *apiextensions.CustomResourceColumnDefinition, obj map[string]any) any {
-	path := jsonpath.New(col.Name).AllowMissingKeys(true)
-	if err := path.Parse("{" + col.JSONPath + "}"); err != nil {
+// find returns the value of a column at any JSON path, nil if there is none.
+func (col *column) find(obj map[string]any) any {
+	path := col.parse()
+	if path == nil {
 		return nil
 	}
 	results, err := path.FindResults(obj)

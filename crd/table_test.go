@@ -1,7 +1,9 @@
 package crd
 
 import (
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -23,8 +25,8 @@ func TestScalarColumns(t *testing.T) {
 		".spec.date", "..text", ".spec..text", ".spec.", ".spec['text']", `.spec.te\\xt`, ".spec.text ", " .spec.text", ".1", ".spec.map..text", "$.top", "@.top"} {
 		for _, kind := range []string{"string", "integer", "number", "boolean", "date"} {
 			col := &apiextensions.CustomResourceColumnDefinition{Name: "c", Type: kind, JSONPath: path}
-			p, left := &printer{}, maxRowWork
-			if got, want := p.cell(col, obj, &left), p.found(col, obj); got != want {
+			column, left := newColumn(col), maxRowWork
+			if got, want := new(printer).cell(&column, obj, &left), column.find(obj); got != want {
 				t.Errorf("%q as %s: got %#v, want %#v", path, kind, got, want)
 			}
 		}
@@ -73,9 +75,12 @@ func TestColumnsAreBounded(t *testing.T) {
 		{".list[*]" + strings.Repeat("}{.list[*]", 200), map[string]any{"list": make([]any, 100_000)}, nil},
 	} {
 		col := &apiextensions.CustomResourceColumnDefinition{Name: "c", Type: "string", JSONPath: c.path}
-		left := maxRowWork
-		if got := (&printer{}).cell(col, c.obj, &left); got != c.want {
-			t.Errorf("%.30q: got %v, want %v", c.path, got, c.want)
+		column := newColumn(col)
+		for range 2 { // the path is parsed once
+			left := maxRowWork
+			if got := new(printer).cell(&column, c.obj, &left); got != c.want {
+				t.Errorf("%.30q: got %v, want %v", c.path, got, c.want)
+			}
 		}
 	}
 }
@@ -83,10 +88,11 @@ func TestColumnsAreBounded(t *testing.T) {
 // TestRowsAreBounded: columns that visit a large object again and again have values up to the
 // bound of a row.
 func TestRowsAreBounded(t *testing.T) {
-	p := &printer{}
-	for range 20 {
-		p.columns = append(p.columns, apiextensions.CustomResourceColumnDefinition{Name: "c", Type: "string", JSONPath: "..name"})
+	columns := make([]apiextensions.CustomResourceColumnDefinition, 20)
+	for i := range columns {
+		columns[i] = apiextensions.CustomResourceColumnDefinition{Name: "c", Type: "string", JSONPath: "..name"}
 	}
+	p := newPrinter(columns)
 	obj := &unstructured.Unstructured{Object: map[string]any{"name": "x", "text": strings.Repeat("x", 1<<20)}}
 	cells, err := p.cells(obj)
 	if err != nil {
@@ -103,22 +109,47 @@ func TestRowsAreBounded(t *testing.T) {
 	}
 }
 
+// TestColumnsAreShared: rows are made by several requests at a time, each path parsed once.
+func TestColumnsAreShared(t *testing.T) {
+	var columns []apiextensions.CustomResourceColumnDefinition
+	for _, path := range []string{`.list[?(@.name=="b")].v`, "..v", ".list[*].v}{range .list[*]}{.v}{end", ".list[0:2].name", ".wrong["} {
+		columns = append(columns, apiextensions.CustomResourceColumnDefinition{Name: "c", Type: "string", JSONPath: path})
+	}
+	p := newPrinter(columns)
+	obj := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": "x"}, "list": []any{
+		map[string]any{"name": "a", "v": "1"}, map[string]any{"name": "b", "v": "2"},
+	}}}
+	want := []any{"x", "2", "1", "1", "a", nil}
+	var group sync.WaitGroup
+	for range 4 {
+		group.Go(func() {
+			for range 20 {
+				if got, err := p.cells(obj); err != nil || !slices.Equal(got, want) {
+					t.Errorf("got %v, %v, want %v", got, err, want)
+				}
+			}
+		})
+	}
+	group.Wait()
+}
+
 // BenchmarkCells is a row of a custom resource with usual columns.
 func BenchmarkCells(b *testing.B) {
 	obj := map[string]any{
 		"metadata": map[string]any{"creationTimestamp": "2026-01-02T03:04:05Z"},
-		"spec":     map[string]any{"replicas": int64(3)}, "status": map[string]any{"phase": "Ready"},
+		"spec":     map[string]any{"replicas": int64(3)},
+		"status":   map[string]any{"phase": "Ready", "conditions": []any{map[string]any{"type": "Ready", "status": "True"}}},
 	}
-	p := &printer{}
-	columns := []apiextensions.CustomResourceColumnDefinition{
+	p := newPrinter([]apiextensions.CustomResourceColumnDefinition{
 		{Name: "Replicas", Type: "integer", JSONPath: ".spec.replicas"}, {Name: "Phase", Type: "string", JSONPath: ".status.phase"},
 		{Name: "Age", Type: "date", JSONPath: ".metadata.creationTimestamp"},
-	}
+		{Name: "Ready", Type: "string", JSONPath: `.status.conditions[?(@.type=="Ready")].status`},
+	})
 	b.ReportAllocs()
 	for b.Loop() {
-		for i := range columns {
-			if left := maxRowWork; p.cell(&columns[i], obj, &left) == nil {
-				b.Fatalf("%s has no value", columns[i].Name)
+		for i := range p.columns {
+			if left := maxRowWork; p.cell(&p.columns[i], obj, &left) == nil {
+				b.Fatalf("%s has no value", p.columns[i].Name)
 			}
 		}
 	}
