@@ -72,6 +72,8 @@ type Attributes struct {
 
 	// Request has the user, and collects warnings and audit annotations.
 	Request *request.Request
+	// Memory is asked before a plugin makes a large object of a small one; nil has no bound.
+	Memory Memory
 
 	// Round is 0, and 1 during the second round of mutators that AskAgain asks for
 	// (reinvocation).
@@ -80,6 +82,16 @@ type Attributes struct {
 	notes map[string]any
 
 	ends []func(resource.Outcome)
+}
+
+// Memory is what writes hold of the memory of the server. Its errors are those of the API.
+type Memory interface {
+	// HoldCopies waits until a patch may copy parts of an object that have so many bytes.
+	HoldCopies(bytes int64) error
+	// HoldAnswer waits until an answer about the object that has so many bytes may be read.
+	HoldAnswer(bytes int64) error
+	// HoldDecoded waits until the JSON of an object that takes the place of another may be decoded.
+	HoldDecoded(text []byte) error
 }
 
 // AskAgain requests a second round of all mutators, because the object was changed after

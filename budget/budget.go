@@ -31,6 +31,9 @@ type Memory struct {
 	// objects that they read or change. Who holds a part of Bodies may wait for it; who holds
 	// a part of it waits for Answers at most.
 	Decoded Gate
+	// Webhooks admits answers of webhooks that validate or convert, until they are used. Who holds a
+	// part of it waits for nothing else.
+	Webhooks Gate
 	// Unsent is for responses that are made and that their clients do not read: who gets a
 	// part of it does not hold up a request.
 	Unsent Allowance
@@ -48,7 +51,7 @@ type Memory struct {
 // Holder is a part of the memory.
 type Holder struct {
 	// Name is for people and metrics: values, encodings, objects, answers, bodies, decoded,
-	// unsent, clients.
+	// webhooks, unsent, clients.
 	Name string
 	// Limit is how many bytes it may hold; Held returns how many it holds.
 	Limit int64
@@ -71,12 +74,14 @@ func New(limit int64) *Memory {
 	m.Answers.init(m.share(25))
 	m.Bodies.init(m.share(12))
 	m.Decoded.init(m.share(20))
+	m.Webhooks.init(m.share(5))
 	m.Unsent.limit = m.share(6)
 	m.Clients.limit = m.share(30)
 	m.HeaderBlocks.limit = m.Strangers()
 	m.Report(Holder{"answers", m.Answers.limit, m.Answers.Held})
 	m.Report(Holder{"bodies", m.Bodies.limit, m.Bodies.Held})
 	m.Report(Holder{"decoded", m.Decoded.limit, m.Decoded.Held})
+	m.Report(Holder{"webhooks", m.Webhooks.limit, m.Webhooks.Held})
 	m.Report(Holder{"unsent", m.Unsent.limit, m.Unsent.Held})
 	m.Report(Holder{"header blocks", m.HeaderBlocks.limit, m.HeaderBlocks.Held})
 	m.Report(Holder{"clients", m.Clients.limit, m.Clients.Held})

@@ -134,6 +134,9 @@ func (a *assembly) caller(agent string) *webhook.Client {
 		UserAgent: agent, TellTimeout: true, Self: a.outer.Loopback(loopbackUser()),
 		Dial: a.Egress.For("cluster"), DialURL: a.Egress.For("controlplane"),
 	}
+	c.Hold = func(ctx context.Context, bytes int64) (release func(), err error) {
+		return a.Memory.Webhooks.Acquire(ctx, bytes, false)
+	}
 	c.Tracer = a.outer.Tracer
 	c.Called, c.Certificates = a.called, servercert.OfWebhooks(a.measured, a.Logger)
 	a.onClose(c.Close)

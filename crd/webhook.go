@@ -134,7 +134,9 @@ func (h *hook) convertAll(objs []resource.Object, apiVersion string) ([]resource
 	}
 	kind := objs[places[0]].GetObjectKind().GroupVersionKind()
 	began := time.Now()
-	converted, failure, err := h.callWebhook(send, apiVersion)
+	hold, release := h.client.Holding(context.Background(), answerFactor)
+	defer release()
+	converted, failure, err := h.callWebhook(send, apiVersion, hold)
 	if err != nil {
 		h.countCall(began, failure)
 		return nil, fmt.Errorf("conversion webhook for %v failed: %w", kind, err)
@@ -187,9 +189,13 @@ func atIndex(n, of int, err error) error {
 	return fmt.Errorf("object at index 0: %w", err)
 }
 
+// answerFactor is how many times its bytes an answer takes: its text and the objects in it, which may
+// have many small values.
+const answerFactor = 32
+
 // callWebhook sends a ConversionReview and returns the converted objects, or the failure type
 // and the error.
-func (h *hook) callWebhook(objs []runtime.RawExtension, apiVersion string) (converted []runtime.RawExtension, failure string, err error) {
+func (h *hook) callWebhook(objs []runtime.RawExtension, apiVersion string, hold func(bytes int64) error) (converted []runtime.RawExtension, failure string, err error) {
 	var review apiextensions.ConversionReview
 	for _, v := range h.versions {
 		if v == "v1" || v == "v1beta1" {
@@ -214,7 +220,7 @@ func (h *hook) callWebhook(objs []runtime.RawExtension, apiVersion string) (conv
 		request.Field{Key: "custom-resource-definition", Value: h.crd}, request.Field{Key: "desired-api-version", Value: apiVersion},
 		request.Field{Key: "object-count", Value: len(objs)}, request.Field{Key: "UID", Value: id})
 	defer h.logSlow(line)
-	answer, err := h.client.Post(ctx, &h.endpoint, body)
+	answer, err := h.client.Post(ctx, &h.endpoint, body, hold)
 	if err != nil {
 		return nil, callFailed, err
 	}

@@ -21,6 +21,7 @@ func (s *scope) admit(op admission.Operation, obj, old runtime.Object, options r
 	a := &admission.Attributes{
 		Operation: op, Served: s.served, Subresource: s.req.Subresource, Namespace: s.req.Namespace, Name: s.req.Name,
 		Object: obj, Old: old, Kind: s.served.GroupVersionKind(), Options: options, DryRun: s.req.DryRun, Request: s.req,
+		Memory: heldMemory{s},
 	}
 	if s.req.DryRun {
 		a.Trace = admission.TraceFrom(s.ctx())

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/budget"
+	"github.com/apikeel/kelson/internal/jsonpatched"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/wire"
@@ -103,12 +104,17 @@ func (s *scope) holdDecoded(body []byte) error {
 		weight = wire.WeighCBOR(body)
 	}
 	if limit := s.h.Memory.Decoded.Limit(); limit > 0 && weight > tooHeavy*limit {
-		return apierrors.NewRequestEntityTooLargeError("too many values for the memory of this server")
+		return errTooHeavy()
 	}
 	if s.objects != nil && s.req.Name != "" {
 		// A patch has the object before and after it, too, and can make a large one of a small one.
 		weight += 2*s.weightOf(s.key()) + s.weightOfCopies(body)
 	}
+	s.weight = weight
+	return s.acquireDecoded(weight)
+}
+
+func (s *scope) acquireDecoded(weight int64) error {
 	if weight <= budget.Small {
 		return nil
 	}
@@ -116,7 +122,44 @@ func (s *scope) holdDecoded(body []byte) error {
 	if err != nil {
 		return err
 	}
-	s.decoded = release
+	s.decoded, s.holds = release, weight
+	return nil
+}
+
+// holdChanged waits until an object may be decoded that takes the place of the one in the body, or
+// a patch may copy as much, if it weighs more than what the request holds. Meanwhile the request holds
+// nothing: two that waited for each other would do so in vain.
+func (s *scope) holdChanged(weight int64) error {
+	if s.h.Memory == nil || weight <= max(s.holds, budget.Small) {
+		return nil
+	}
+	if limit := s.h.Memory.Decoded.Limit(); limit > 0 && weight > tooHeavy*limit {
+		return errTooHeavy()
+	}
+	s.endDecoded()
+	return s.acquireDecoded(s.weight + weight)
+}
+
+func errTooHeavy() error {
+	return apierrors.NewRequestEntityTooLargeError("too many values for the memory of this server")
+}
+
+// heldMemory is the admission.Memory of a request.
+type heldMemory struct{ *scope }
+
+// HoldAnswer implements admission.Memory.
+func (m heldMemory) HoldAnswer(bytes int64) error { return m.hold(webhookFactor * bytes) }
+
+// HoldCopies implements admission.Memory.
+func (m heldMemory) HoldCopies(bytes int64) error { return m.hold(copyFactor * bytes) }
+
+// HoldDecoded implements admission.Memory.
+func (m heldMemory) HoldDecoded(text []byte) error { return m.hold(wire.Weigh(text)) }
+
+func (m heldMemory) hold(weight int64) error {
+	if err := m.holdChanged(weight); err != nil {
+		return m.translate(err)
+	}
 	return nil
 }
 
@@ -124,7 +167,7 @@ func (s *scope) holdDecoded(body []byte) error {
 func (s *scope) endDecoded() {
 	if s.decoded != nil {
 		s.decoded()
-		s.decoded = nil
+		s.decoded, s.holds = nil, 0
 	}
 }
 
@@ -132,12 +175,15 @@ const (
 	// copyFactor is how many times the bytes that a JSON patch copies a request holds: in the patched
 	// object, as text and decoded, in what is stored, and in the answer.
 	copyFactor = 12
+	// webhookFactor is how many times the bytes of the answer of a webhook a request holds: its text,
+	// which grows by doubling, the patch in it, and its operations.
+	webhookFactor = 6
 	// unknownSize is what an object is taken for whose size is not known, as it is small.
 	unknownSize = 32 << 10
 )
 
-// weightOfCopies weighs what a JSON patch copies: each operation as much as the whole object. The
-// name of the operation may be written with escapes: then each object of the text counts.
+// weightOfCopies weighs what a JSON patch copies: each operation can double the object. The name of
+// the operation may be written with escapes: then each object of the text counts.
 func (s *scope) weightOfCopies(body []byte) int64 {
 	if s.req.Verb != request.Patch || !strings.HasPrefix(s.r.Header.Get("Content-Type"), string(types.JSONPatchType)) {
 		return 0
@@ -149,8 +195,7 @@ func (s *scope) weightOfCopies(body []byte) int64 {
 	if copies == 0 {
 		return 0
 	}
-	size := max(s.objects.SizeOf(s.ctx(), s.key()), unknownSize)
-	return copyFactor * min(int64(copies)*int64(size), maxBody)
+	return copyFactor * jsonpatched.GrowthByCopies(copies, max(s.objects.SizeOf(s.ctx(), s.key()), unknownSize))
 }
 
 // weightOf weighs the object of a key, if it is large.

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/wire"
@@ -184,6 +186,53 @@ func TestSmallAnswersHoldNoSeat(t *testing.T) {
 		h.Route(w, r.WithContext(request.With(r.Context(), req)))
 		if w.held != c.held {
 			t.Errorf("%s %s of %d bytes: a seat is taken while the answer is written: %t, want %t", c.method, c.path, len(c.body), w.held, c.held)
+		}
+	}
+}
+
+// growingPlugin stands for a plugin that makes a large object of a small one: text is its JSON.
+type growingPlugin struct {
+	memory *budget.Memory
+	text   []byte
+	held   int64 // when the object is validated
+}
+
+func (*growingPlugin) Name() string                  { return "Growing" }
+func (*growingPlugin) Handles(admission.Target) bool { return true }
+
+func (p *growingPlugin) Admit(_ context.Context, a *admission.Attributes) error {
+	return a.Memory.HoldDecoded(p.text)
+}
+
+func (p *growingPlugin) Validate(context.Context, *admission.Attributes) error {
+	p.held = p.memory.Decoded.Held()
+	return nil
+}
+
+// TestPluginsHoldMemory checks that a write holds memory for what admission makes of its object, until
+// it is answered, and is refused if that is more than the server can decode.
+func TestPluginsHoldMemory(t *testing.T) {
+	h, _ := serve(t, nil)
+	h.Memory = budget.New(512 << 20)
+	values := func(n int) []byte { return []byte(`{"a":[` + strings.Repeat("{},", n) + `{}]}`) }
+	p := &growingPlugin{memory: h.Memory}
+	h.Admission = admission.NewChain(p)
+	for name, c := range map[string]struct {
+		text []byte
+		want int
+	}{
+		"small": {values(1), http.StatusCreated}, "large": {values(100_000), http.StatusCreated}, "larger": {values(4_000_000), http.StatusRequestEntityTooLarge},
+	} {
+		p.text, p.held = c.text, 0
+		if a := do(t, h, "POST", configMaps, `{"metadata":{"name":"`+name+`"}}`); a.code != c.want {
+			t.Errorf("%s: got %d %.200s, want %d", name, a.code, a.body, c.want)
+		}
+		// What weighs more than all requests may hold waits until it is alone.
+		if want := min(wire.Weigh(c.text), h.Memory.Decoded.Limit()*4/5); c.want == http.StatusCreated && want > budget.Small && p.held < want {
+			t.Errorf("%s: %d bytes are held, want those of the object, %d", name, p.held, want)
+		}
+		if held := h.Memory.Decoded.Held(); held != 0 {
+			t.Errorf("%s: %d bytes are held after the answer", name, held)
 		}
 	}
 }

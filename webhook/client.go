@@ -39,6 +39,8 @@ const (
 	// pingAfter is how long a connection with HTTP/2 may be silent before it is probed,
 	// pingWithin how long the answer to the probe may take.
 	pingAfter, pingWithin = 30 * time.Second, 15 * time.Second
+	// smallAnswer is how many bytes of an answer are read without holding memory.
+	smallAnswer = 64 << 10
 	// maxErrorText is how many bytes of an error response are used in the error.
 	maxErrorText = 2048
 )
@@ -90,6 +92,8 @@ type Client struct {
 	Tracer *trace.Tracer
 	// Called is called after every request that was sent; nil is not.
 	Called func(Call)
+	// Hold waits until so many bytes of answers may be held; nil has no bound but MaxAnswer for each.
+	Hold func(ctx context.Context, bytes int64) (release func(), err error)
 
 	mu         sync.Mutex
 	transports map[string]cachedTransport
@@ -114,9 +118,33 @@ type cachedTransport struct {
 // selfAddress is the address of the service default/kubernetes.
 const selfAddress = "kubernetes.default.svc:" + httpsPort
 
+// Refusal is the error of Post for an answer for which hold has refused memory.
+type Refusal struct{ error }
+
+// Unwrap returns the error of hold.
+func (r *Refusal) Unwrap() error { return r.error }
+
+// Holding returns a hold for Post that takes factor times the bytes of an answer of Client.Hold, and
+// a function that gives them back.
+func (c *Client) Holding(ctx context.Context, factor int64) (hold func(bytes int64) error, release func()) {
+	giveBack := func() {}
+	hold = func(bytes int64) error {
+		if c.Hold == nil {
+			return nil
+		}
+		held, err := c.Hold(ctx, factor*bytes)
+		if err == nil {
+			giveBack = held
+		}
+		return err
+	}
+	return hold, func() { giveBack() }
+}
+
 // Post sends JSON and returns the body of a successful response. Any other response is
-// an error with its text. Redirects are refused. Only ctx limits the time.
-func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte) ([]byte, error) {
+// an error with its text. Redirects are refused. Only ctx limits the time. Before more than a little
+// of the answer is read, hold is called, once, with how many bytes it may have; nil holds nothing.
+func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte, hold func(bytes int64) error) ([]byte, error) {
 	u, key, err := to.url()
 	if err != nil {
 		return nil, err
@@ -159,10 +187,7 @@ func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte) ([]byte, e
 	if resp.StatusCode < http.StatusOK || resp.StatusCode > http.StatusPartialContent {
 		return nil, responseError(resp)
 	}
-	if resp.ContentLength > MaxAnswer {
-		return nil, ErrTooLarge
-	}
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, MaxAnswer+1))
+	answer, err := readAnswer(resp, hold)
 	if err == nil {
 		// A webhook that notices the timeout may send an incomplete answer.
 		err = ctx.Err()
@@ -176,6 +201,28 @@ func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte) ([]byte, e
 		return nil, fmt.Errorf("0-length response with status code: %d and content type: %s", resp.StatusCode, resp.Header.Get("Content-Type"))
 	}
 	return answer, nil
+}
+
+// readAnswer reads an answer of at most MaxAnswer bytes, and one byte more if there are more.
+func readAnswer(resp *http.Response, hold func(bytes int64) error) ([]byte, error) {
+	if resp.ContentLength > MaxAnswer {
+		return nil, ErrTooLarge
+	}
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, smallAnswer))
+	if err != nil || len(answer) < smallAnswer {
+		return answer, err
+	}
+	length := resp.ContentLength
+	if length < 0 {
+		length = MaxAnswer
+	}
+	if hold != nil {
+		if err := hold(length); err != nil {
+			return nil, &Refusal{err}
+		}
+	}
+	rest, err := io.ReadAll(io.LimitReader(resp.Body, MaxAnswer+1-smallAnswer))
+	return append(answer, rest...), err
 }
 
 // Close closes idle connections.

@@ -101,7 +101,7 @@ func TestCredentialsShown(t *testing.T) {
 		"{client-certificate-data: " + encode(pair) + ", client-key-data: " + encode(pair) + "}": "/jane",
 	} {
 		c := &Client{Credentials: credentials(t, "apiVersion: v1\nkind: Config\nusers: [{name: '*', user: "+user+"}]\n")}
-		answer, err := c.Post(context.Background(), &Endpoint{URL: server.URL, CABundle: ca}, []byte("{}"))
+		answer, err := c.Post(context.Background(), &Endpoint{URL: server.URL, CABundle: ca}, []byte("{}"), nil)
 		if err != nil || string(answer) != want {
 			t.Errorf("%.40s: %s, %v, want %s", user, answer, err, want)
 		}
@@ -122,7 +122,7 @@ func TestSelf(t *testing.T) {
 		{URL: "https://kubernetes.default.svc/apis/x"},
 		{URL: "https://kubernetes.default.svc:443/apis/x"},
 	} {
-		if answer, err := c.Post(context.Background(), &to, nil); err != nil || !strings.HasPrefix(string(answer), "/apis/x") {
+		if answer, err := c.Post(context.Background(), &to, nil, nil); err != nil || !strings.HasPrefix(string(answer), "/apis/x") {
 			t.Errorf("%v: %s, %v", to, answer, err)
 		}
 	}

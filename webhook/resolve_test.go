@@ -48,7 +48,7 @@ func TestProtocolOfWebhooks(t *testing.T) {
 		server.URL:                     "HTTP/2.0",
 		"https://hook.example.com/ask": "HTTP/1.1",
 	} {
-		answer, err := c.Post(t.Context(), &Endpoint{URL: url, CABundle: authority.CertificatePEM()}, []byte("{}"))
+		answer, err := c.Post(t.Context(), &Endpoint{URL: url, CABundle: authority.CertificatePEM()}, []byte("{}"), nil)
 		if err != nil || !strings.Contains(string(answer), want) {
 			t.Errorf("%s: got %q, %v, want %s", url, answer, err, want)
 		}
@@ -76,7 +76,7 @@ func TestServicesAreResolvedForEveryRequest(t *testing.T) {
 		}}
 		to := &Endpoint{Service: &Service{Namespace: "test", Name: "webhook", Port: 8443}, CABundle: authority.CertificatePEM()}
 		ask := func() string {
-			answer, err := c.Post(t.Context(), to, []byte("{}"))
+			answer, err := c.Post(t.Context(), to, []byte("{}"), nil)
 			if err != nil {
 				t.Fatal(err)
 			}

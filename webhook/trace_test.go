@@ -25,7 +25,7 @@ func TestTraceparent(t *testing.T) {
 		if remote := trace.FromHeader(http.Header{"Traceparent": {header}}); remote != nil {
 			ctx = trace.With(ctx, trace.Passed(*remote))
 		}
-		if answer, err := c.Post(ctx, to, []byte("{}")); err != nil || string(answer) != "from "+header {
+		if answer, err := c.Post(ctx, to, []byte("{}"), nil); err != nil || string(answer) != "from "+header {
 			t.Errorf("%q, %v; want %q", answer, err, header)
 		}
 	}

@@ -4,15 +4,23 @@ import (
 	"fmt"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	kjson "sigs.k8s.io/json"
+
+	"github.com/apikeel/kelson/internal/jsonpatched"
 )
 
 // Decode decodes an object of the form from JSON. strict refuses unknown fields; otherwise
 // they are dropped.
 func (f *Form) Decode(text []byte, strict bool) (runtime.Object, error) {
+	if m := f.w.Memory; m != nil {
+		if err := m.HoldDecoded(text); err != nil {
+			return nil, err
+		}
+	}
 	var kind metav1.TypeMeta
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(text, &kind); err != nil {
 		return nil, fmt.Errorf("couldn't get version/kind; json parse error: %w", err)
@@ -49,32 +57,22 @@ func (f *Form) Decode(text []byte, strict bool) (runtime.Object, error) {
 	return obj, nil
 }
 
-const (
-	maxOperations = 10_000
-	// maxPatched bounds the size in bytes of a patched object.
-	maxPatched = 16 << 20
-)
-
-// Apply applies a JSON patch. Repeated copy operations can blow an object up, so the size
-// is checked after each operation.
-func Apply(text []byte, patch jsonpatch.Patch) ([]byte, error) {
-	if len(patch) > maxOperations {
-		return nil, fmt.Errorf("a patch cannot have more than %d operations, but has %d", maxOperations, len(patch))
-	}
-	for start := 0; start < len(patch); {
-		end := start
-		for end < len(patch) && patch[end].Kind() != "copy" {
-			end++
-		}
-		end = min(end+1, len(patch))
-		var err error
-		if text, err = patch[start:end].Apply(text); err != nil {
+// Apply applies a JSON patch to the JSON of an object of the form, when there is memory for what it
+// may copy.
+func (f *Form) Apply(text []byte, patch jsonpatch.Patch) ([]byte, error) {
+	if grows := jsonpatched.Growth(patch, len(text)); grows > 0 && f.w.Memory != nil {
+		if err := f.w.Memory.HoldCopies(grows); err != nil {
 			return nil, err
 		}
-		if len(text) > maxPatched {
-			return nil, fmt.Errorf("a patch makes an object larger than %d bytes", maxPatched)
-		}
-		start = end
 	}
-	return text, nil
+	return jsonpatched.Apply(text, patch)
+}
+
+// InternalError returns an error of Apply or Decode as one of the API: an internal one, unless it is
+// one already.
+func InternalError(err error) error {
+	if _, ok := err.(apierrors.APIStatus); ok {
+		return err
+	}
+	return apierrors.NewInternalError(err)
 }

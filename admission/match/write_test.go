@@ -1,15 +1,19 @@
 package match
 
 import (
+	"errors"
 	"reflect"
+	"strings"
 	"testing"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	certificatesv1 "k8s.io/api/certificates/v1"
 	certificatesv1beta1 "k8s.io/api/certificates/v1beta1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/builtin/certificates"
+	"github.com/apikeel/kelson/internal/jsonpatched"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
@@ -50,5 +54,70 @@ func TestReplaceKeepsFieldsThatAVersionDoesNotHave(t *testing.T) {
 		if !reflect.DeepEqual(obj, want) {
 			t.Errorf("changed in %s: got %+v, want %+v", form.Kind.Version, obj, want)
 		}
+	}
+}
+
+// heldMemory is an admission.Memory that notes what it is asked for.
+type heldMemory struct {
+	copies  []int64
+	decoded []string
+	err     error
+}
+
+func (m *heldMemory) HoldCopies(bytes int64) error {
+	m.copies = append(m.copies, bytes)
+	return m.err
+}
+
+func (m *heldMemory) HoldAnswer(int64) error { return m.err }
+
+func (m *heldMemory) HoldDecoded(text []byte) error {
+	m.decoded = append(m.decoded, string(text))
+	return m.err
+}
+
+// TestPatchesHoldMemory checks that memory is asked for before a patch makes a large object of a
+// small one, and that a refusal is what the client gets.
+func TestPatchesHoldMemory(t *testing.T) {
+	def := certificates.PodRequests(nil)
+	catalog, err := resource.NewCatalog(resource.Group{Name: def.Group, Resources: []resource.Definition{def}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	served, _ := catalog.Lookup(def.Group, "v1", def.Resource)
+	memory := &heldMemory{}
+	w := New(&admission.Attributes{
+		Served: served, Object: &certificatesv1.PodCertificateRequest{}, Kind: served.GroupVersionKind(), Request: &request.Request{}, Memory: memory,
+	}, nil)
+	form := w.forms()[0]
+	const text = `{"metadata":{"name":"a","annotations":{"a":"b"}}}`
+	patch := func(ops string) jsonpatch.Patch {
+		p, err := jsonpatch.DecodePatch([]byte(ops))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	double := `{"op":"copy","from":"/metadata/annotations/a","path":"/metadata/annotations/b"}`
+	for ops, want := range map[string][]int64{
+		`[{"op":"add","path":"/metadata/labels","value":{}}]`: nil,
+		"[" + double + "]": {2 * int64(len(text))},
+		"[" + strings.Repeat(double+",", 2) + double + "]":  {8 * int64(len(text))},
+		"[" + strings.Repeat(double+",", 99) + double + "]": {jsonpatched.MaxCopied},
+	} {
+		memory.copies = nil
+		if _, err := form.Apply([]byte(text), patch(ops)); err != nil || !reflect.DeepEqual(memory.copies, want) {
+			t.Errorf("%.80s: memory for %d, %v, want %d", ops, memory.copies, err, want)
+		}
+	}
+	if _, err := form.Decode([]byte(text), false); err != nil || !reflect.DeepEqual(memory.decoded, []string{text}) {
+		t.Errorf("decoding: memory for %q, %v", memory.decoded, err)
+	}
+	memory.err = errors.New("busy")
+	if _, err := form.Apply([]byte(text), patch("["+double+"]")); err != memory.err {
+		t.Errorf("a patch without memory: got %v", err)
+	}
+	if _, err := form.Decode([]byte(text), false); err != memory.err {
+		t.Errorf("decoding without memory: got %v", err)
 	}
 }

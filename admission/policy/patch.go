@@ -84,7 +84,7 @@ func (m *Mutating) patched(in expression.Input, object runtime.Object, v ref.Val
 	if err != nil {
 		return nil, fmt.Errorf("failed to create JSON patch: %w", err)
 	}
-	text, err = match.Apply(text, ops)
+	text, err = in.Form.Apply(text, ops)
 	if errors.Is(err, jsonpatch.ErrTestFailed) {
 		return nil, nil
 	}
@@ -93,7 +93,7 @@ func (m *Mutating) patched(in expression.Input, object runtime.Object, v ref.Val
 	}
 	changed, err := in.Form.Decode(text, true)
 	if err != nil {
-		return nil, apierrors.NewInternalError(err)
+		return nil, match.InternalError(err)
 	}
 	return changed, nil
 }

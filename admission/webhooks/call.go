@@ -25,6 +25,7 @@ import (
 	"github.com/apikeel/kelson/admission/match"
 	"github.com/apikeel/kelson/trace"
 	"github.com/apikeel/kelson/trace/timed"
+	"github.com/apikeel/kelson/webhook"
 )
 
 // callError is a failed call or an invalid response of a webhook. failurePolicy decides what
@@ -85,8 +86,9 @@ func encode(w *match.Write, form *match.Form) (*encoded, error) {
 	return e, nil
 }
 
-// call calls a webhook. An error that is not a callError refuses the write.
-func (p *plugin) call(ctx context.Context, h *hook, e *encoded, mutating bool) (*admissionv1.AdmissionResponse, error) {
+// call calls a webhook; hold is that of webhook.Client.Post. An error that is not a callError refuses
+// the write.
+func (p *plugin) call(ctx context.Context, h *hook, e *encoded, mutating bool, hold func(bytes int64) error) (*admissionv1.AdmissionResponse, error) {
 	if *e.request.DryRun {
 		switch {
 		case h.sideEffects == nil:
@@ -126,7 +128,10 @@ func (p *plugin) call(ctx context.Context, h *hook, e *encoded, mutating bool) (
 	defer span.End()
 	ctx, cancel := context.WithTimeout(ctx, h.timeout)
 	defer cancel()
-	text, err := p.Client.Post(ctx, &h.endpoint, body)
+	text, err := p.Client.Post(ctx, &h.endpoint, body, hold)
+	if refused := (*webhook.Refusal)(nil); errors.As(err, &refused) {
+		return nil, refused.Unwrap()
+	}
 	if err != nil {
 		return nil, h.failed("failed to call webhook: %w", err)
 	}

@@ -121,7 +121,11 @@ func (m Mutating) change(ctx context.Context, w *match.Write, h *hook, form *mat
 	if err != nil {
 		return false, err
 	}
-	r, err := m.call(ctx, h, e, true)
+	var hold func(bytes int64) error
+	if w.Memory != nil {
+		hold = w.Memory.HoldAnswer
+	}
+	r, err := m.call(ctx, h, e, true, hold)
 	if err != nil {
 		return false, err
 	}
@@ -161,13 +165,13 @@ func (m Mutating) patch(e *encoded, patch jsonpatch.Patch) (changed bool, err er
 	if err != nil {
 		return false, apierrors.NewInternalError(err)
 	}
-	text, err := match.Apply(e.object, patch)
+	text, err := e.form.Apply(e.object, patch)
 	if err != nil {
-		return false, apierrors.NewInternalError(err)
+		return false, match.InternalError(err)
 	}
 	obj, err := e.form.Decode(text, false)
 	if err != nil {
-		return false, apierrors.NewInternalError(err)
+		return false, match.InternalError(err)
 	}
 	if err := e.form.Prune(obj); err != nil {
 		return false, apierrors.NewInternalError(err)

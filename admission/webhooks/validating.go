@@ -28,6 +28,10 @@ func NewValidating(cfg Config) Validating {
 // Name implements admission.Plugin.
 func (Validating) Name() string { return "ValidatingAdmissionWebhook" }
 
+// answerFactor is how many times its bytes an answer takes: its text, which grows by doubling, and
+// what it is decoded into.
+const answerFactor = 6
+
 // outcome is the call of one hook and its result.
 type outcome struct {
 	hook     *hook
@@ -63,7 +67,9 @@ func (v Validating) Validate(ctx context.Context, a *admission.Attributes) error
 					o.err = apierrors.NewInternalError(fmt.Errorf("ValidatingAdmissionWebhook/%v has panicked: %v", o.hook.name, r))
 				}
 			}()
-			o.response, o.err = v.call(ctx, o.hook, o.encoded, false)
+			hold, release := v.Client.Holding(ctx, answerFactor)
+			defer release()
+			o.response, o.err = v.call(ctx, o.hook, o.encoded, false, hold)
 		})
 	}
 	asking.Wait()

@@ -15,8 +15,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 
+	"github.com/apikeel/kelson/internal/jsonpatched"
 	"github.com/apikeel/kelson/internal/jsonscan"
 	"github.com/apikeel/kelson/internal/jsonstruct"
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
@@ -28,18 +28,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
 )
-
-const (
-	// maxOperations is how many operations a JSON patch may have.
-	maxOperations = 10000
-	// maxCopied is how many bytes the copy operations of a JSON patch may add
-	// up to. Without it a few dozen of them double a document into gigabytes.
-	maxCopied = 3 << 20
-)
-
-// limitCopies sets the library's limit, which is a variable of its package, the
-// first time that a patch is applied.
-var limitCopies = sync.OnceFunc(func() { jsonpatch.AccumulatedCopySizeLimit = maxCopied })
 
 // Valid refuses a patch that is not JSON. Servers call it before anything else,
 // even before they know whether the object exists.
@@ -65,7 +53,6 @@ func JSON(original, patch []byte, check bool) (patched []byte, strict []error, e
 	if err := Valid(patch); err != nil {
 		return nil, nil, err
 	}
-	limitCopies()
 	if check {
 		var ops []jsonPatchOp
 		if strict, err = kjson.UnmarshalStrict(patch, &ops); err != nil {
@@ -80,53 +67,16 @@ func JSON(original, patch []byte, check bool) (patched []byte, strict []error, e
 	if err != nil {
 		return nil, nil, apierrors.NewBadRequest(err.Error())
 	}
-	if len(ops) > maxOperations {
+	switch patched, err = jsonpatched.Apply(original, ops); {
+	case errors.Is(err, jsonpatched.ErrTooManyOperations):
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(
-			fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", maxOperations, len(ops)))
-	}
-	if moved(ops, original, patch) > maxMoved {
-		return nil, nil, apierrors.NewRequestEntityTooLargeError("the operations of the JSON patch move too many items of lists")
-	}
-	if patched, err = apply(ops, original); err != nil {
+			fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", jsonpatched.MaxOperations, len(ops)))
+	case errors.Is(err, jsonpatched.ErrMovesTooMuch):
+		return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
+	case err != nil:
 		return nil, nil, unprocessable(err)
 	}
 	return patched, strict, nil
-}
-
-// maxMoved is how many items of lists a JSON patch may move: a second of work, or two. To put an
-// item into the midst of a list, jsonpatch copies the list.
-const maxMoved = 300_000_000
-
-// moved returns how many items a patch moves at most, if that may be more than maxMoved.
-func moved(ops jsonpatch.Patch, original, patch []byte) (n int64) {
-	if int64(len(ops))*int64(len(original)+len(patch)) <= maxMoved {
-		return 0
-	}
-	items := bytes.Count(original, []byte(",")) + bytes.Count(patch, []byte(",")) // of a list, at most
-	for _, op := range ops {
-		path, err := op.Path()
-		if err != nil {
-			continue
-		}
-		switch last := path[strings.LastIndexByte(path, '/')+1:]; op.Kind() {
-		case "add", "remove", "move", "copy":
-			if op.Kind() == "move" || last != "" && last[0] >= '0' && last[0] <= '9' {
-				n += int64(items)
-			}
-		}
-	}
-	return n
-}
-
-// apply guards against the library, which panics on some operations on
-// documents that are not objects.
-func apply(ops jsonpatch.Patch, original []byte) (patched []byte, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			patched, err = nil, fmt.Errorf("cannot apply patch: %v", p)
-		}
-	}()
-	return ops.Apply(original)
 }
 
 // Merge applies a merge patch to a document.

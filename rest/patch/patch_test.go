@@ -15,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/apikeel/kelson/internal/jsonpatched"
 )
 
 const document = `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"cm","labels":{"l":"v"},"finalizers":["a.example.com/a"]},"data":{"a":"1","b":"2"}}`
@@ -195,7 +197,7 @@ func FuzzJSON(f *testing.F) {
 	f.Fuzz(func(t *testing.T, original, patch string) {
 		got, _, err := JSON([]byte(original), []byte(patch), true)
 		status(t, err)
-		if limit := len(original) + 8*len(patch) + 8*maxCopied; len(got) > limit {
+		if limit := len(original) + 8*len(patch) + 8*jsonpatched.MaxCopied; len(got) > limit {
 			t.Fatalf("%d bytes from %d and %d", len(got), len(original), len(patch))
 		}
 	})
