@@ -31,8 +31,11 @@ type Memory struct {
 	// objects that they read or change. Who holds a part of Bodies may wait for it; who holds
 	// a part of it waits for Answers at most.
 	Decoded Gate
+	// Changed admits writes by what is made of their objects beyond what has come: answers of webhooks
+	// that change them, copies of patches, and the objects. Who holds a part of Decoded may wait for it.
+	Changed Gate
 	// Webhooks admits answers of webhooks that validate or convert, until they are used. Who holds a
-	// part of it waits for nothing else.
+	// part of the others may wait for it; who holds a part of it waits for nothing else.
 	Webhooks Gate
 	// Unsent is for responses that are made and that their clients do not read: who gets a
 	// part of it does not hold up a request.
@@ -51,7 +54,7 @@ type Memory struct {
 // Holder is a part of the memory.
 type Holder struct {
 	// Name is for people and metrics: values, encodings, objects, answers, bodies, decoded,
-	// webhooks, unsent, clients.
+	// changed, webhooks, unsent, clients.
 	Name string
 	// Limit is how many bytes it may hold; Held returns how many it holds.
 	Limit int64
@@ -74,6 +77,7 @@ func New(limit int64) *Memory {
 	m.Answers.init(m.share(25))
 	m.Bodies.init(m.share(12))
 	m.Decoded.init(m.share(20))
+	m.Changed.init(m.share(10))
 	m.Webhooks.init(m.share(5))
 	m.Unsent.limit = m.share(6)
 	m.Clients.limit = m.share(30)
@@ -81,6 +85,7 @@ func New(limit int64) *Memory {
 	m.Report(Holder{"answers", m.Answers.limit, m.Answers.Held})
 	m.Report(Holder{"bodies", m.Bodies.limit, m.Bodies.Held})
 	m.Report(Holder{"decoded", m.Decoded.limit, m.Decoded.Held})
+	m.Report(Holder{"changed", m.Changed.limit, m.Changed.Held})
 	m.Report(Holder{"webhooks", m.Webhooks.limit, m.Webhooks.Held})
 	m.Report(Holder{"unsent", m.Unsent.limit, m.Unsent.Held})
 	m.Report(Holder{"header blocks", m.HeaderBlocks.limit, m.HeaderBlocks.Held})

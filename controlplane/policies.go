@@ -22,6 +22,7 @@ import (
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/openapi"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/webhook"
 )
@@ -135,7 +136,8 @@ func (a *assembly) caller(agent string) *webhook.Client {
 		Dial: a.Egress.For("cluster"), DialURL: a.Egress.For("controlplane"),
 	}
 	c.Hold = func(ctx context.Context, bytes int64) (release func(), err error) {
-		return a.Memory.Webhooks.Acquire(ctx, bytes, false)
+		r := request.Of(ctx)
+		return a.Memory.Webhooks.Acquire(ctx, bytes, r != nil && r.User.IsAdministrator())
 	}
 	c.Tracer = a.outer.Tracer
 	c.Called, c.Certificates = a.called, servercert.OfWebhooks(a.measured, a.Logger)

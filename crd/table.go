@@ -162,10 +162,13 @@ const copiesAtOnce = 32
 // each level. Each part of a union visits what it selects again, as do the actions of a path that
 // has several, and a range has what follows it done twice if it has no end.
 func pathWork(path string, obj map[string]any) int {
-	if !strings.Contains(path, "..") && !strings.ContainsAny(path, ",}") {
+	if !strings.Contains(path, "..") && !strings.ContainsAny(path, ",}*") {
 		return 0
 	}
 	work, text, depth := extent(obj)
+	if strings.Contains(path, "*") {
+		work += text // a wildcard goes through the bytes of a text
+	}
 	times := func(n int) { work = min(work, maxPathWork+1) * min(n, maxPathWork+1) }
 	if recursive := strings.Count(path, ".."); recursive > 0 {
 		work += text

@@ -21,7 +21,11 @@ func (s *scope) admit(op admission.Operation, obj, old runtime.Object, options r
 	a := &admission.Attributes{
 		Operation: op, Served: s.served, Subresource: s.req.Subresource, Namespace: s.req.Namespace, Name: s.req.Name,
 		Object: obj, Old: old, Kind: s.served.GroupVersionKind(), Options: options, DryRun: s.req.DryRun, Request: s.req,
-		Memory: heldMemory{s},
+	}
+	if op == admission.Delete {
+		a.Memory = &heldMemory{s: s} // objects of a collection are deleted at the same time
+	} else {
+		a.Memory = s.changes()
 	}
 	if s.req.DryRun {
 		a.Trace = admission.TraceFrom(s.ctx())
@@ -61,6 +65,9 @@ func (s *scope) admitDelete(old resource.Object, options *metav1.DeleteOptions) 
 		return nil // an action that deletes was asked about itself
 	}
 	a, err := s.admit(admission.Delete, nil, old, options)
+	if a != nil {
+		a.Memory.(*heldMemory).end()
+	}
 	if err != nil || a == nil {
 		return err
 	}

@@ -60,6 +60,7 @@ func (s *scope) connect() error {
 		if err == nil {
 			err = s.validateAdmission(a, options)
 		}
+		s.changed.end() // the connection may last for hours
 		if err != nil {
 			return err
 		}

@@ -537,7 +537,10 @@ func (s *scope) deleteCollection() error {
 	if err := s.removeAll(p.Records, opts); err != nil {
 		return err
 	}
-	return s.writeList(p)
+	if err := s.writeList(p); !errors.Is(err, budget.ErrBusy) {
+		return err
+	}
+	return uncertainError{apierrors.NewTimeoutError("the objects are deleted, but the server has no memory for an answer with them", 0)}
 }
 
 // removeAll deletes objects, several at a time, until one cannot be. Those that are

@@ -170,11 +170,11 @@ type scope struct {
 	sentAs   wire.MediaType
 	release  []func() // called when the request has been answered
 	forBody  int64    // bytes of the body, or of the object that it changes, for which holdBody holds memory
-	weight   int64    // of the body and of the object that it changes, once they are decoded
-	decoded  func()   // gives back what holdDecoded or holdChanged holds; nil if that is nothing
-	holds    int64    // bytes that decoded gives back
-	unsent   int      // bytes of Memory.Unsent that it holds
-	hurried  bool     // the client has a deadline to read each piece of the response
+	decoded  func()   // gives back what holdDecoded holds; nil if that is nothing
+	// changed is the memory for what becomes of the object beyond its body; nil until it is asked for.
+	changed *heldMemory
+	unsent  int  // bytes of Memory.Unsent that it holds
+	hurried bool // the client has a deadline to read each piece of the response
 }
 
 // Route serves a request for a resource, and reports whether the resource is

@@ -110,11 +110,6 @@ func (s *scope) holdDecoded(body []byte) error {
 		// A patch has the object before and after it, too, and can make a large one of a small one.
 		weight += 2*s.weightOf(s.key()) + s.weightOfCopies(body)
 	}
-	s.weight = weight
-	return s.acquireDecoded(weight)
-}
-
-func (s *scope) acquireDecoded(weight int64) error {
 	if weight <= budget.Small {
 		return nil
 	}
@@ -122,52 +117,77 @@ func (s *scope) acquireDecoded(weight int64) error {
 	if err != nil {
 		return err
 	}
-	s.decoded, s.holds = release, weight
+	s.decoded = release
 	return nil
-}
-
-// holdChanged waits until an object may be decoded that takes the place of the one in the body, or
-// a patch may copy as much, if it weighs more than what the request holds. Meanwhile the request holds
-// nothing: two that waited for each other would do so in vain.
-func (s *scope) holdChanged(weight int64) error {
-	if s.h.Memory == nil || weight <= max(s.holds, budget.Small) {
-		return nil
-	}
-	if limit := s.h.Memory.Decoded.Limit(); limit > 0 && weight > tooHeavy*limit {
-		return errTooHeavy()
-	}
-	s.endDecoded()
-	return s.acquireDecoded(s.weight + weight)
 }
 
 func errTooHeavy() error {
 	return apierrors.NewRequestEntityTooLargeError("too many values for the memory of this server")
 }
 
-// heldMemory is the admission.Memory of a request.
-type heldMemory struct{ *scope }
+// heldMemory is the admission.Memory of a write, and that of a JSON patch: what answers of webhooks,
+// copies and the object that is made of them take, beside what the request holds for its body.
+// One goroutine uses it.
+type heldMemory struct {
+	s       *scope
+	bytes   int64
+	release func() // gives the bytes back; nil if there are none
+}
+
+// changes returns the memory for what becomes of the object of the request.
+func (s *scope) changes() *heldMemory {
+	if s.changed == nil {
+		s.changed = &heldMemory{s: s}
+	}
+	return s.changed
+}
 
 // HoldAnswer implements admission.Memory.
-func (m heldMemory) HoldAnswer(bytes int64) error { return m.hold(webhookFactor * bytes) }
+func (m *heldMemory) HoldAnswer(bytes int64) error { return m.hold(webhookFactor * bytes) }
 
 // HoldCopies implements admission.Memory.
-func (m heldMemory) HoldCopies(bytes int64) error { return m.hold(copyFactor * bytes) }
+func (m *heldMemory) HoldCopies(bytes int64) error { return m.hold(copyFactor * bytes) }
 
 // HoldDecoded implements admission.Memory.
-func (m heldMemory) HoldDecoded(text []byte) error { return m.hold(wire.Weigh(text)) }
-
-func (m heldMemory) hold(weight int64) error {
-	if err := m.holdChanged(weight); err != nil {
-		return m.translate(err)
+func (m *heldMemory) HoldDecoded(text []byte) error {
+	if m.s.h.Memory == nil {
+		return nil
 	}
+	weight := wire.Weigh(text)
+	if limit := m.s.h.Memory.Decoded.Limit(); limit > 0 && weight > tooHeavy*limit {
+		return errTooHeavy()
+	}
+	return m.hold(weight)
+}
+
+// hold waits until so many bytes are held. Meanwhile none are: two that waited for each other would
+// do so in vain.
+func (m *heldMemory) hold(bytes int64) error {
+	if m.s.h.Memory == nil || bytes <= max(m.bytes, budget.Small) {
+		return nil
+	}
+	m.end()
+	release, err := m.s.acquire(&m.s.h.Memory.Changed, bytes)
+	if err != nil {
+		return m.s.translate(err)
+	}
+	m.release, m.bytes = release, bytes
 	return nil
+}
+
+// end gives back what is held.
+func (m *heldMemory) end() {
+	if m != nil && m.release != nil {
+		m.release()
+		m.release, m.bytes = nil, 0
+	}
 }
 
 // endDecoded gives back what holdDecoded holds.
 func (s *scope) endDecoded() {
 	if s.decoded != nil {
 		s.decoded()
-		s.decoded, s.holds = nil, 0
+		s.decoded = nil
 	}
 }
 
@@ -195,7 +215,7 @@ func (s *scope) weightOfCopies(body []byte) int64 {
 	if copies == 0 {
 		return 0
 	}
-	return copyFactor * jsonpatched.GrowthByCopies(copies, max(s.objects.SizeOf(s.ctx(), s.key()), unknownSize))
+	return copyFactor * jsonpatched.GrowthByCopies(copies, len(body)+max(s.objects.SizeOf(s.ctx(), s.key()), unknownSize))
 }
 
 // weightOf weighs the object of a key, if it is large.
@@ -276,6 +296,7 @@ func (s *scope) nextTurn() {
 // endHolds gives back what the request holds.
 func (s *scope) endHolds() {
 	s.endDecoded()
+	s.changed.end()
 	for _, release := range s.release {
 		release()
 	}

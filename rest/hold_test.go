@@ -7,6 +7,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -194,7 +195,7 @@ func TestSmallAnswersHoldNoSeat(t *testing.T) {
 type growingPlugin struct {
 	memory *budget.Memory
 	text   []byte
-	held   int64 // when the object is validated
+	held   atomic.Int64 // when the object is validated
 }
 
 func (*growingPlugin) Name() string                  { return "Growing" }
@@ -205,7 +206,7 @@ func (p *growingPlugin) Admit(_ context.Context, a *admission.Attributes) error 
 }
 
 func (p *growingPlugin) Validate(context.Context, *admission.Attributes) error {
-	p.held = p.memory.Decoded.Held()
+	p.held.Store(p.memory.Changed.Held())
 	return nil
 }
 
@@ -223,16 +224,51 @@ func TestPluginsHoldMemory(t *testing.T) {
 	}{
 		"small": {values(1), http.StatusCreated}, "large": {values(100_000), http.StatusCreated}, "larger": {values(4_000_000), http.StatusRequestEntityTooLarge},
 	} {
-		p.text, p.held = c.text, 0
+		p.text = c.text
+		p.held.Store(0)
 		if a := do(t, h, "POST", configMaps, `{"metadata":{"name":"`+name+`"}}`); a.code != c.want {
 			t.Errorf("%s: got %d %.200s, want %d", name, a.code, a.body, c.want)
 		}
 		// What weighs more than all requests may hold waits until it is alone.
-		if want := min(wire.Weigh(c.text), h.Memory.Decoded.Limit()*4/5); c.want == http.StatusCreated && want > budget.Small && p.held < want {
-			t.Errorf("%s: %d bytes are held, want those of the object, %d", name, p.held, want)
+		if want := min(wire.Weigh(c.text), h.Memory.Changed.Limit()*4/5); c.want == http.StatusCreated && want > budget.Small && p.held.Load() < want {
+			t.Errorf("%s: %d bytes are held, want those of the object, %d", name, p.held.Load(), want)
 		}
-		if held := h.Memory.Decoded.Held(); held != 0 {
+		if held := h.Memory.Changed.Held(); held != 0 {
 			t.Errorf("%s: %d bytes are held after the answer", name, held)
 		}
+	}
+	// Objects of a collection are deleted at the same time, each with memory of its own.
+	p.text = values(1000)
+	for i := range 100 {
+		if a := do(t, h, "POST", configMaps, fmt.Sprintf(`{"metadata":{"name":"many-%d"}}`, i)); a.code != http.StatusCreated {
+			t.Fatalf("create: got %d %.200s", a.code, a.body)
+		}
+	}
+	if a := do(t, h, "DELETE", configMaps, ""); a.code != http.StatusOK {
+		t.Errorf("deletecollection: got %d %.200s", a.code, a.body)
+	}
+	if held := h.Memory.Changed.Held(); held != 0 {
+		t.Errorf("%d bytes are held after a collection was deleted", held)
+	}
+}
+
+// TestJSONPatchesHoldMemory: what a patch of a client makes of an object is weighed by its values.
+func TestJSONPatchesHoldMemory(t *testing.T) {
+	h, _ := serve(t, nil)
+	h.Memory = budget.New(128 << 20)
+	if a := do(t, h, "POST", configMaps, `{"metadata":{"name":"small"}}`); a.code != http.StatusCreated {
+		t.Fatalf("create: got %d %.200s", a.code, a.body)
+	}
+	// A list of a few hundred KB that is copied ten times is more than this server can decode.
+	patch := `[{"op":"add","path":"/x0","value":[` + strings.Repeat("{},", 50_000) + `{}]}`
+	for i := range 10 {
+		patch += fmt.Sprintf(`,{"op":"copy","from":"/x0","path":"/x%d"}`, i+1)
+	}
+	a := do(t, h, "PATCH", configMaps+"/small", patch+"]", "Content-Type", "application/json-patch+json")
+	if a.code != http.StatusRequestEntityTooLarge {
+		t.Errorf("got %d %.200s, want 413", a.code, a.body)
+	}
+	if held := h.Memory.Changed.Held() + h.Memory.Decoded.Held() + h.Memory.Bodies.Held(); held != 0 {
+		t.Errorf("%d bytes are held after the answer", held)
 	}
 }

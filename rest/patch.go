@@ -179,6 +179,11 @@ func (s *scope) patched(base func() (resource.Object, error), empty func() resou
 		if err != nil {
 			return nil, err
 		}
+		if kind == types.JSONPatchType && len(result) > len(original)+len(body) {
+			if err := s.changes().HoldDecoded(result); err != nil {
+				return nil, err
+			}
+		}
 		if u, isMap := out.(*unstructured.Unstructured); isMap {
 			return s.patchedMap(u, gvk, result, strict)
 		}

@@ -213,7 +213,7 @@ func (s *scope) readInclude() error {
 // the answer: that of the conversion, without a reason.
 func writeConversionError(err error) error {
 	var failed *wire.ConversionError
-	if errors.As(err, &failed) {
+	if errors.As(err, &failed) && !errors.Is(err, budget.ErrBusy) {
 		return errBare(failed.Err)
 	}
 	return err
@@ -223,7 +223,7 @@ func writeConversionError(err error) error {
 // version that is wanted: that of an object that cannot be read.
 func (s *scope) readConversionError(rec *store.Record, err error) error {
 	var failed *wire.ConversionError
-	if !errors.As(err, &failed) {
+	if !errors.As(err, &failed) || errors.Is(err, budget.ErrBusy) {
 		return err
 	}
 	return s.unreadableError(&store.Unreadable{Key: rec.Key, Revision: rec.Revision, Err: failed.Err})

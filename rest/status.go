@@ -21,6 +21,8 @@ import (
 // fail answers a request with an error.
 func (s *scope) fail(err error) {
 	err = s.translate(err)
+	s.endDecoded() // the client may be slow to read
+	s.changed.end()
 	s.releaseSeats(0)
 	WriteError(s.w, s.r, err, s.h)
 }

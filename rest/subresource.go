@@ -83,13 +83,12 @@ func (s *scope) createOn() error {
 	}
 	for i := range def.Subresources {
 		if def.Subresources[i].Name == sub {
-			on := *s
-			on.def, on.sub, on.objects = def, &def.Subresources[i], s.h.objects(def)
-			on.req.Name = body.GetName()
-			if err := on.checkName(); err != nil {
+			s.def, s.sub, s.objects = def, &def.Subresources[i], s.h.objects(def)
+			s.req.Name = body.GetName()
+			if err := s.checkName(); err != nil {
 				return err
 			}
-			return on.runAction(body)
+			return s.runAction(body)
 		}
 	}
 	return errMethodNotAllowed()

@@ -5,6 +5,7 @@ package webhook
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -20,6 +21,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,8 +41,11 @@ const (
 	// pingAfter is how long a connection with HTTP/2 may be silent before it is probed,
 	// pingWithin how long the answer to the probe may take.
 	pingAfter, pingWithin = 30 * time.Second, 15 * time.Second
-	// smallAnswer is how many bytes of an answer are read without holding memory.
-	smallAnswer = 64 << 10
+	// smallAnswer is how many bytes of an answer are read without holding memory. If its length is not
+	// known, ordinaryAnswer are held first, and as much as it may have when there is more.
+	smallAnswer, ordinaryAnswer = 64 << 10, 1 << 20
+	// answerTime is how long an answer may take that holds memory.
+	answerTime = 5 * time.Second
 	// maxErrorText is how many bytes of an error response are used in the error.
 	maxErrorText = 2048
 )
@@ -128,22 +133,27 @@ func (r *Refusal) Unwrap() error { return r.error }
 // a function that gives them back.
 func (c *Client) Holding(ctx context.Context, factor int64) (hold func(bytes int64) error, release func()) {
 	giveBack := func() {}
-	hold = func(bytes int64) error {
+	release = func() {
+		giveBack()
+		giveBack = func() {}
+	}
+	return func(bytes int64) error {
 		if c.Hold == nil {
 			return nil
 		}
+		release()
 		held, err := c.Hold(ctx, factor*bytes)
 		if err == nil {
 			giveBack = held
 		}
 		return err
-	}
-	return hold, func() { giveBack() }
+	}, release
 }
 
 // Post sends JSON and returns the body of a successful response. Any other response is
-// an error with its text. Redirects are refused. Only ctx limits the time. Before more than a little
-// of the answer is read, hold is called, once, with how many bytes it may have; nil holds nothing.
+// an error with its text. Redirects are refused. ctx limits the time. Before more than a little of
+// the answer is read, hold is called with how many bytes it may have, and again if that is too few; nil
+// holds nothing. A webhook whose time is over when hold has waited is not to blame: that is a Refusal.
 func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte, hold func(bytes int64) error) ([]byte, error) {
 	u, key, err := to.url()
 	if err != nil {
@@ -159,6 +169,9 @@ func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte, hold func(
 	if deadline, ok := ctx.Deadline(); ok && c.TellTimeout {
 		u.RawQuery = "timeout=" + wholeSeconds(time.Until(deadline)).String()
 	}
+	asked := ctx
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -187,10 +200,13 @@ func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte, hold func(
 	if resp.StatusCode < http.StatusOK || resp.StatusCode > http.StatusPartialContent {
 		return nil, responseError(resp)
 	}
-	answer, err := readAnswer(resp, hold)
-	if err == nil {
+	answer, waited, err := readAnswer(resp, hold, cancel)
+	if err == nil || errors.Is(err, context.Canceled) {
 		// A webhook that notices the timeout may send an incomplete answer.
-		err = ctx.Err()
+		err = cmp.Or(asked.Err(), err)
+	}
+	if refused := (*Refusal)(nil); err != nil && waited && !errors.As(err, &refused) {
+		return nil, &Refusal{apierrors.NewTooManyRequests("the server was short of memory for the answer of a webhook, please try again later", 1)}
 	}
 	switch {
 	case err != nil:
@@ -203,26 +219,49 @@ func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte, hold func(
 	return answer, nil
 }
 
-// readAnswer reads an answer of at most MaxAnswer bytes, and one byte more if there are more.
-func readAnswer(resp *http.Response, hold func(bytes int64) error) ([]byte, error) {
+// errSlow: a large answer came too slowly.
+var errSlow = fmt.Errorf("the answer did not come within %v", answerTime)
+
+// readAnswer reads an answer of at most MaxAnswer bytes, and one byte more if there are more. waited
+// tells whether hold has waited; cancel ends the request.
+func readAnswer(resp *http.Response, hold func(bytes int64) error, cancel func()) (answer []byte, waited bool, err error) {
 	if resp.ContentLength > MaxAnswer {
-		return nil, ErrTooLarge
+		return nil, false, ErrTooLarge
 	}
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, smallAnswer))
-	if err != nil || len(answer) < smallAnswer {
-		return answer, err
+	if answer, err = io.ReadAll(io.LimitReader(resp.Body, smallAnswer)); err != nil || len(answer) < smallAnswer {
+		return answer, false, err
 	}
-	length := resp.ContentLength
-	if length < 0 {
-		length = MaxAnswer
+	stages := []int64{ordinaryAnswer, MaxAnswer}
+	if resp.ContentLength >= 0 {
+		stages = []int64{resp.ContentLength}
 	}
-	if hold != nil {
-		if err := hold(length); err != nil {
-			return nil, &Refusal{err}
+	var slow atomic.Bool
+	for _, size := range stages {
+		if hold != nil {
+			began := time.Now()
+			if err := hold(size); err != nil {
+				return nil, true, &Refusal{err}
+			}
+			waited = waited || time.Since(began) > 10*time.Millisecond
+		}
+		timer := time.AfterFunc(answerTime, func() {
+			slow.Store(true)
+			cancel()
+		})
+		part, err := io.ReadAll(io.LimitReader(resp.Body, size-int64(len(answer))))
+		timer.Stop()
+		if answer = append(answer, part...); err != nil {
+			if slow.Load() {
+				err = errSlow
+			}
+			return answer, waited, err
+		}
+		if int64(len(answer)) < size {
+			return answer, waited, nil
 		}
 	}
-	rest, err := io.ReadAll(io.LimitReader(resp.Body, MaxAnswer+1-smallAnswer))
-	return append(answer, rest...), err
+	one, err := io.ReadAll(io.LimitReader(resp.Body, 1))
+	return append(answer, one...), waited, err
 }
 
 // Close closes idle connections.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/apikeel/kelson/pki"
 )
@@ -19,12 +20,10 @@ func TestLargeAnswersHoldMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	sizes := map[string]int{"/small": smallAnswer - 1, "/large": 2 << 20, "/chunks": 1 << 19, "/many": 2 << 20}
 	server := hook(t, authority, "a")
 	server.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		size := smallAnswer - 1
-		if r.URL.Path != "/small" {
-			size = 1 << 20
-		}
+		size := sizes[r.URL.Path]
 		if r.URL.Path == "/large" {
 			w.Header().Set("Content-Length", strconv.Itoa(size))
 		}
@@ -33,13 +32,9 @@ func TestLargeAnswersHoldMemory(t *testing.T) {
 	var c Client
 	defer c.Close()
 	busy := errors.New("busy")
-	for path, want := range map[string]int64{"/small": 0, "/large": 1 << 20, "/chunks": MaxAnswer} {
+	for path, want := range map[string]int64{"/small": 0, "/large": 2 << 20, "/chunks": ordinaryAnswer, "/many": ordinaryAnswer + MaxAnswer} {
 		var held int64
-		to := &Endpoint{URL: server.URL + path, CABundle: authority.CertificatePEM()}
-		size := smallAnswer - 1
-		if path != "/small" {
-			size = 1 << 20
-		}
+		to, size := &Endpoint{URL: server.URL + path, CABundle: authority.CertificatePEM()}, sizes[path]
 		answer, err := c.Post(t.Context(), to, nil, func(bytes int64) error {
 			held += bytes
 			return nil
@@ -50,6 +45,17 @@ func TestLargeAnswersHoldMemory(t *testing.T) {
 		_, err = c.Post(t.Context(), to, nil, func(int64) error { return busy })
 		if refused := (*Refusal)(nil); want > 0 && (!errors.As(err, &refused) || !errors.Is(err, busy)) {
 			t.Errorf("%s without memory: got %v", path, err)
+		}
+		// A webhook is not to blame for time that was spent waiting for memory.
+		ctx, cancel := context.WithCancel(t.Context())
+		_, err = c.Post(ctx, to, nil, func(int64) error {
+			time.Sleep(20 * time.Millisecond)
+			cancel()
+			return nil
+		})
+		cancel()
+		if refused := (*Refusal)(nil); want > 0 && !errors.As(err, &refused) {
+			t.Errorf("%s, whose time was over while it waited for memory: got %v, want a refusal", path, err)
 		}
 	}
 }

@@ -187,7 +187,7 @@ func (b *EncodingBudget) dropIdleLater(after time.Duration) {
 // a server at rest has its objects in memory once.
 func (b *EncodingBudget) dropIdle() {
 	b.sweeping.Lock()
-	if b.converted.Swap(false) && !b.waited {
+	if !b.waited && b.converted.Swap(false) {
 		b.waited = true
 		b.sweeping.Unlock()
 		b.dropIdleLater(idleConverted)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"strings"
 	"time"
 
 	admissionv1 "k8s.io/api/admission/v1"
@@ -218,6 +219,10 @@ func verify(review *admissionv1.AdmissionReview, version string, uid types.UID, 
 	return nil
 }
 
+// maxDenial and maxCauses bound what a webhook tells a client whom it refuses: bytes of the message,
+// and causes.
+const maxDenial, maxCauses = 64 << 10, 1000
+
 // denied makes the error of a write that a webhook refuses.
 func (h *hook) denied(status *metav1.Status) error {
 	if status == nil {
@@ -229,6 +234,12 @@ func (h *hook) denied(status *metav1.Status) error {
 	}
 	if status.Status == "" || status.Status == metav1.StatusSuccess {
 		status.Status = metav1.StatusFailure
+	}
+	if len(status.Message) > maxDenial {
+		status.Message = strings.ToValidUTF8(status.Message[:maxDenial], "") + "…"
+	}
+	if d := status.Details; d != nil && len(d.Causes) > maxCauses {
+		d.Causes = d.Causes[:maxCauses]
 	}
 	by := fmt.Sprintf("admission webhook %q denied the request", h.name)
 	switch {

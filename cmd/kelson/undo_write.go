@@ -218,7 +218,9 @@ func (u *undo) create(ctx context.Context, s *undoStep, query url.Values, dry bo
 		if !dry && s.late.CompareAndSwap(false, true) {
 			return errLate
 		}
-		s.note("an address or a port that it had is taken, so it gets another: " + addresses(obj))
+		if !dry || u.only {
+			s.note("an address or a port that it had is taken, so it gets another: " + addresses(obj))
+		}
 		dropAddresses(obj)
 		done, err = u.send(ctx, http.MethodPost, &s.Ref, query, obj)
 	}

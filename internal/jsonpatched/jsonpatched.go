@@ -13,6 +13,8 @@ import (
 	"sync"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
+
+	"github.com/apikeel/kelson/internal/jsonscan"
 )
 
 const (
@@ -23,12 +25,16 @@ const (
 	// maxMoved is how many items of lists a patch may move: a second of work, or two. To put an item
 	// into the midst of a list, jsonpatch copies the list.
 	maxMoved = 300_000_000
+	// maxExpanded is how many bytes a document may take when it is expanded: jsonpatch copies what is
+	// below each level that a path goes through, or a test compares.
+	maxExpanded = 96 << 20
 )
 
-// ErrTooManyOperations and ErrMovesTooMuch are errors of Apply for patches that it does not begin with.
+// Errors of Apply for patches that it does not begin with.
 var (
 	ErrTooManyOperations = errors.New("too many operations")
 	ErrMovesTooMuch      = errors.New("the operations of the JSON patch move too many items of lists")
+	ErrTooDeep           = errors.New("the JSON patch makes, or is applied to, an object that is too deep for its size")
 )
 
 // limitCopies sets the library's limit, which is a variable of its package, the
@@ -41,7 +47,11 @@ func Apply(document []byte, patch jsonpatch.Patch) (patched []byte, err error) {
 	if len(patch) > MaxOperations {
 		return nil, fmt.Errorf("%w: at most %d are allowed, got %d", ErrTooManyOperations, MaxOperations, len(patch))
 	}
-	if moved(patch, document) > maxMoved {
+	size := len(document) + valueBytes(patch)
+	if int64(levels(patch, document))*int64(size) > maxExpanded {
+		return nil, ErrTooDeep
+	}
+	if moved(patch, document, size) > maxMoved {
 		return nil, ErrMovesTooMuch
 	}
 	limitCopies()
@@ -53,16 +63,53 @@ func Apply(document []byte, patch jsonpatch.Patch) (patched []byte, err error) {
 	return patch.Apply(document)
 }
 
-// moved returns how many items a patch moves at most, if that may be more than maxMoved.
-func moved(patch jsonpatch.Patch, document []byte) (n int64) {
-	growth := int(Growth(patch, len(document)))
-	size := len(document) + growth
+// valueBytes returns how many bytes the values of a patch have.
+func valueBytes(patch jsonpatch.Patch) (n int) {
 	for _, op := range patch {
 		if value := op["value"]; value != nil {
-			size += len(*value)
+			n += len(*value)
 		}
 	}
-	if int64(len(patch))*int64(size) <= maxMoved {
+	return n
+}
+
+// maxDepth is how many levels the decoder of JSON accepts.
+const maxDepth = 10_000
+
+// levels returns how many levels of a document are expanded at most while a patch is applied: those
+// that its paths name, and that a test compares, as far as there are so many. Each move can put a part of
+// the document below another, each copy can double what there is.
+func levels(patch jsonpatch.Patch, document []byte) int {
+	depth, named, moves, copies := jsonscan.Depth(document), 0, 0, 0
+	deepest, tested := 0, false
+	for _, op := range patch {
+		for _, field := range []string{"path", "from"} {
+			if text := op[field]; text != nil {
+				named += bytes.Count(*text, []byte("/"))
+			}
+		}
+		switch op.Kind() {
+		case "move":
+			moves++
+		case "copy":
+			copies++
+		case "test":
+			tested = true
+		}
+		if value := op["value"]; value != nil {
+			deepest = max(deepest, jsonscan.Depth(*value))
+		}
+	}
+	if tested {
+		named += deepest
+	}
+	return min(named, maxDepth, (depth+deepest)*(moves+1)<<min(copies, 14))
+}
+
+// moved returns how many items a patch moves at most, if that may be more than maxMoved.
+func moved(patch jsonpatch.Patch, document []byte, size int) (n int64) {
+	growth := int(Growth(patch, len(document)))
+	if int64(len(patch))*int64(size+growth) <= maxMoved {
 		return 0
 	}
 	// Of a list, at most: an item that is copied has two bytes, with its comma.
@@ -79,7 +126,8 @@ func moved(patch jsonpatch.Patch, document []byte) (n int64) {
 		}
 		switch last := path[strings.LastIndexByte(path, '/')+1:]; op.Kind() {
 		case "add", "remove", "move", "copy":
-			if op.Kind() == "move" || last != "" && last[0] >= '0' && last[0] <= '9' {
+			index := strings.TrimLeft(last, "+-") // as Atoi reads it
+			if op.Kind() == "move" || index != "" && index[0] >= '0' && index[0] <= '9' {
 				n += int64(items)
 			}
 		}
@@ -96,7 +144,7 @@ func Growth(patch jsonpatch.Patch, size int) int64 {
 			copies++
 		}
 	}
-	return GrowthByCopies(copies, size)
+	return GrowthByCopies(copies, size+valueBytes(patch))
 }
 
 // GrowthByCopies is Growth for a patch with so many copies.

@@ -200,6 +200,21 @@ func stringLength(text []byte) int {
 	}
 }
 
+// Depth returns how many levels of objects and lists a text has.
+func Depth(text []byte) (depth int) {
+	level := 0
+	for c := range Marks(text) {
+		switch c {
+		case '{', '[':
+			level++
+			depth = max(depth, level)
+		case '}', ']':
+			level--
+		}
+	}
+	return depth
+}
+
 // Marks returns the braces, brackets, commas and colons of a text that are not in strings. The
 // text need not be JSON.
 func Marks(text []byte) iter.Seq[byte] {

@@ -71,7 +71,7 @@ func JSON(original, patch []byte, check bool) (patched []byte, strict []error, e
 	case errors.Is(err, jsonpatched.ErrTooManyOperations):
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(
 			fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", jsonpatched.MaxOperations, len(ops)))
-	case errors.Is(err, jsonpatched.ErrMovesTooMuch):
+	case errors.Is(err, jsonpatched.ErrMovesTooMuch), errors.Is(err, jsonpatched.ErrTooDeep):
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(err.Error())
 	case err != nil:
 		return nil, nil, unprocessable(err)
@@ -116,20 +116,7 @@ func Merge(original, patch []byte, check bool) (patched []byte, strict []error, 
 const deep = 32
 
 // isDeep reports whether a JSON text has more than deep levels.
-func isDeep(text []byte) bool {
-	level := 0
-	for c := range jsonscan.Marks(text) {
-		switch c {
-		case '{', '[':
-			if level++; level > deep {
-				return true
-			}
-		case '}', ']':
-			level--
-		}
-	}
-	return false
-}
+func isDeep(text []byte) bool { return jsonscan.Depth(text) > deep }
 
 // object decodes a JSON object, nil if it is none. Numbers are kept as they are written.
 func object(text []byte) map[string]any {
