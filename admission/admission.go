@@ -86,8 +86,8 @@ type Attributes struct {
 
 // Memory is what writes hold of the memory of the server. Its errors are those of the API.
 type Memory interface {
-	// HoldCopies waits until a patch may copy parts of an object that have so many bytes.
-	HoldCopies(bytes int64) error
+	// HoldPatch waits until a patch may be applied that takes so many bytes.
+	HoldPatch(bytes int64) error
 	// HoldAnswer waits until an answer about the object that has so many bytes may be read.
 	HoldAnswer(bytes int64) error
 	// HoldDecoded waits until the JSON of an object that takes the place of another may be decoded.

@@ -71,9 +71,9 @@ func (g *Gate) Acquire(ctx context.Context, bytes int64, lane bool) (release fun
 	if g.limit == 0 || bytes <= Small {
 		return func() {}, nil
 	}
-	class, room := 1, g.limit-g.limit/laneShare
+	class, room := 1, g.Room(lane)
 	if lane {
-		class, room = 0, g.limit
+		class = 0
 	}
 	bytes = min(bytes, room)
 	g.mu.Lock()
@@ -112,6 +112,29 @@ func (g *Gate) Acquire(ctx context.Context, bytes int64, lane bool) (release fun
 	g.admit() // others may fit where it did not
 	g.mu.Unlock()
 	return nil, err
+}
+
+// Room returns how many bytes requests of a lane may hold together, which is the most that Acquire takes
+// for one.
+func (g *Gate) Room(lane bool) int64 {
+	if lane {
+		return g.limit
+	}
+	return g.limit - g.limit/laneShare
+}
+
+// TryAcquire is Acquire for who does not wait.
+func (g *Gate) TryAcquire(bytes int64, lane bool) (release func(), ok bool) {
+	if g.limit == 0 || bytes <= 0 {
+		return func() {}, true
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.held+bytes > g.Room(lane) {
+		return nil, false
+	}
+	g.held += bytes
+	return func() { g.release(bytes) }, true
 }
 
 func (g *Gate) release(bytes int64) {

@@ -14,6 +14,10 @@ import (
 
 // admit returns the write as plugins have changed it, nil if nobody cares.
 func (s *scope) admit(op admission.Operation, obj, old runtime.Object, options runtime.Object) (*admission.Attributes, error) {
+	return s.admitWith(s.changes(), op, obj, old, options)
+}
+
+func (s *scope) admitWith(memory *heldMemory, op admission.Operation, obj, old runtime.Object, options runtime.Object) (*admission.Attributes, error) {
 	chain := s.h.Admission
 	if s.r == nil || !chain.Wants(admission.Target{Operation: op, Group: s.def.Group, Resource: s.def.Resource, Subresource: s.req.Subresource}) {
 		return nil, nil
@@ -21,11 +25,7 @@ func (s *scope) admit(op admission.Operation, obj, old runtime.Object, options r
 	a := &admission.Attributes{
 		Operation: op, Served: s.served, Subresource: s.req.Subresource, Namespace: s.req.Namespace, Name: s.req.Name,
 		Object: obj, Old: old, Kind: s.served.GroupVersionKind(), Options: options, DryRun: s.req.DryRun, Request: s.req,
-	}
-	if op == admission.Delete {
-		a.Memory = &heldMemory{s: s} // objects of a collection are deleted at the same time
-	} else {
-		a.Memory = s.changes()
+		Memory: memory,
 	}
 	if s.req.DryRun {
 		a.Trace = admission.TraceFrom(s.ctx())
@@ -64,10 +64,9 @@ func (s *scope) admitDelete(old resource.Object, options *metav1.DeleteOptions) 
 	if s.sub != nil {
 		return nil // an action that deletes was asked about itself
 	}
-	a, err := s.admit(admission.Delete, nil, old, options)
-	if a != nil {
-		a.Memory.(*heldMemory).end()
-	}
+	memory := &heldMemory{s: s} // objects of a collection are deleted at the same time
+	defer memory.end()
+	a, err := s.admitWith(memory, admission.Delete, nil, old, options)
 	if err != nil || a == nil {
 		return err
 	}

@@ -1,18 +1,14 @@
 package rest
 
 import (
-	"bytes"
 	"net/http"
 	"strings"
 	"time"
 
 	"github.com/apikeel/kelson/budget"
-	"github.com/apikeel/kelson/internal/jsonpatched"
-	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/wire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
 )
 
 // A request holds memory from the first byte of its body to the last one of its answer,
@@ -107,8 +103,8 @@ func (s *scope) holdDecoded(body []byte) error {
 		return errTooHeavy()
 	}
 	if s.objects != nil && s.req.Name != "" {
-		// A patch has the object before and after it, too, and can make a large one of a small one.
-		weight += 2*s.weightOf(s.key()) + s.weightOfCopies(body)
+		// A patch has the object before and after it, too.
+		weight += 2 * s.weightOf(s.key())
 	}
 	if weight <= budget.Small {
 		return nil
@@ -145,8 +141,8 @@ func (s *scope) changes() *heldMemory {
 // HoldAnswer implements admission.Memory.
 func (m *heldMemory) HoldAnswer(bytes int64) error { return m.hold(webhookFactor * bytes) }
 
-// HoldCopies implements admission.Memory.
-func (m *heldMemory) HoldCopies(bytes int64) error { return m.hold(copyFactor * bytes) }
+// HoldPatch implements admission.Memory.
+func (m *heldMemory) HoldPatch(bytes int64) error { return m.hold(bytes) }
 
 // HoldDecoded implements admission.Memory.
 func (m *heldMemory) HoldDecoded(text []byte) error {
@@ -157,21 +153,36 @@ func (m *heldMemory) HoldDecoded(text []byte) error {
 	if limit := m.s.h.Memory.Decoded.Limit(); limit > 0 && weight > tooHeavy*limit {
 		return errTooHeavy()
 	}
+	if weight <= ordinaryObject {
+		return nil
+	}
 	return m.hold(weight)
 }
 
-// hold waits until so many bytes are held. Meanwhile none are: two that waited for each other would
-// do so in vain.
+// hold waits until so many bytes are held. Who holds some already does not wait for more: others might
+// wait for what it has.
 func (m *heldMemory) hold(bytes int64) error {
 	if m.s.h.Memory == nil || bytes <= max(m.bytes, budget.Small) {
 		return nil
 	}
-	m.end()
-	release, err := m.s.acquire(&m.s.h.Memory.Changed, bytes)
-	if err != nil {
-		return m.s.translate(err)
+	gate, lane := &m.s.h.Memory.Changed, m.s.req.User.IsAdministrator()
+	if m.release == nil {
+		release, err := m.s.acquire(gate, bytes)
+		if err != nil {
+			return m.s.translate(err)
+		}
+		m.release, m.bytes = release, bytes
+		return nil
 	}
-	m.release, m.bytes = release, bytes
+	more, ok := gate.TryAcquire(min(bytes, gate.Room(lane))-min(m.bytes, gate.Room(lane)), lane)
+	if !ok {
+		return m.s.translate(budget.ErrBusy)
+	}
+	release := m.release
+	m.release, m.bytes = func() {
+		release()
+		more()
+	}, bytes
 	return nil
 }
 
@@ -192,31 +203,12 @@ func (s *scope) endDecoded() {
 }
 
 const (
-	// copyFactor is how many times the bytes that a JSON patch copies a request holds: in the patched
-	// object, as text and decoded, in what is stored, and in the answer.
-	copyFactor = 12
 	// webhookFactor is how many times the bytes of the answer of a webhook a request holds: its text,
 	// which grows by doubling, the patch in it, and its operations.
 	webhookFactor = 6
-	// unknownSize is what an object is taken for whose size is not known, as it is small.
-	unknownSize = 32 << 10
+	// ordinaryObject is what an object weighs at most for which nothing is held beside what its body held.
+	ordinaryObject = 512 << 10
 )
-
-// weightOfCopies weighs what a JSON patch copies: each operation can double the object. The name of
-// the operation may be written with escapes: then each object of the text counts.
-func (s *scope) weightOfCopies(body []byte) int64 {
-	if s.req.Verb != request.Patch || !strings.HasPrefix(s.r.Header.Get("Content-Type"), string(types.JSONPatchType)) {
-		return 0
-	}
-	copies := bytes.Count(body, []byte(`"copy"`))
-	if bytes.IndexByte(body, '\\') >= 0 {
-		copies = bytes.Count(body, []byte("{"))
-	}
-	if copies == 0 {
-		return 0
-	}
-	return copyFactor * jsonpatched.GrowthByCopies(copies, len(body)+max(s.objects.SizeOf(s.ctx(), s.key()), unknownSize))
-}
 
 // weightOf weighs the object of a key, if it is large.
 func (s *scope) weightOf(key string) int64 {

@@ -109,7 +109,7 @@ func TestWriteThatIsDoneIsAnswered(t *testing.T) {
 // the object that they change, and a JSON patch as much as it copies.
 func countsWhatIsChanged(t *testing.T, h *Handler, memory *budget.Memory) {
 	t.Helper()
-	for _, gate := range []*budget.Gate{&memory.Bodies, &memory.Decoded} {
+	for _, gate := range []*budget.Gate{&memory.Bodies, &memory.Decoded, &memory.Changed} {
 		free, err := gate.Acquire(t.Context(), 1<<40, true)
 		if err != nil {
 			t.Fatal(err)

@@ -172,7 +172,7 @@ func (s *scope) patched(base func() (resource.Object, error), empty func() resou
 		}
 		var result []byte
 		if kind == types.JSONPatchType {
-			result, strict, err = patch.JSON(original, body, check)
+			result, strict, err = patch.JSON(original, body, check, s.changes().HoldPatch)
 		} else {
 			result, strict, err = patch.Merge(original, body, check)
 		}

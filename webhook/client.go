@@ -205,7 +205,8 @@ func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte, hold func(
 		// A webhook that notices the timeout may send an incomplete answer.
 		err = cmp.Or(asked.Err(), err)
 	}
-	if refused := (*Refusal)(nil); err != nil && waited && !errors.As(err, &refused) {
+	// A webhook may also have given up meanwhile.
+	if refused := (*Refusal)(nil); err != nil && (waited > time.Second || waited > 10*time.Millisecond && asked.Err() != nil) && !errors.As(err, &refused) {
 		return nil, &Refusal{apierrors.NewTooManyRequests("the server was short of memory for the answer of a webhook, please try again later", 1)}
 	}
 	switch {
@@ -223,33 +224,36 @@ func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte, hold func(
 var errSlow = fmt.Errorf("the answer did not come within %v", answerTime)
 
 // readAnswer reads an answer of at most MaxAnswer bytes, and one byte more if there are more. waited
-// tells whether hold has waited; cancel ends the request.
-func readAnswer(resp *http.Response, hold func(bytes int64) error, cancel func()) (answer []byte, waited bool, err error) {
+// is for how long hold has waited; cancel ends the request.
+func readAnswer(resp *http.Response, hold func(bytes int64) error, cancel func()) (answer []byte, waited time.Duration, err error) {
 	if resp.ContentLength > MaxAnswer {
-		return nil, false, ErrTooLarge
+		return nil, 0, ErrTooLarge
 	}
 	if answer, err = io.ReadAll(io.LimitReader(resp.Body, smallAnswer)); err != nil || len(answer) < smallAnswer {
-		return answer, false, err
+		return answer, 0, err
 	}
 	stages := []int64{ordinaryAnswer, MaxAnswer}
 	if resp.ContentLength >= 0 {
 		stages = []int64{resp.ContentLength}
 	}
 	var slow atomic.Bool
-	for _, size := range stages {
+	for i, size := range stages {
 		if hold != nil {
 			began := time.Now()
 			if err := hold(size); err != nil {
-				return nil, true, &Refusal{err}
+				return nil, 0, &Refusal{err}
 			}
-			waited = waited || time.Since(began) > 10*time.Millisecond
+			waited += time.Since(began)
+			timer := time.AfterFunc(answerTime, func() {
+				slow.Store(true)
+				cancel()
+			})
+			defer timer.Stop()
 		}
-		timer := time.AfterFunc(answerTime, func() {
-			slow.Store(true)
-			cancel()
-		})
+		if i == len(stages)-1 {
+			size++ // to see its end
+		}
 		part, err := io.ReadAll(io.LimitReader(resp.Body, size-int64(len(answer))))
-		timer.Stop()
 		if answer = append(answer, part...); err != nil {
 			if slow.Load() {
 				err = errSlow
@@ -257,11 +261,10 @@ func readAnswer(resp *http.Response, hold func(bytes int64) error, cancel func()
 			return answer, waited, err
 		}
 		if int64(len(answer)) < size {
-			return answer, waited, nil
+			break
 		}
 	}
-	one, err := io.ReadAll(io.LimitReader(resp.Body, 1))
-	return append(answer, one...), waited, err
+	return answer, waited, nil
 }
 
 // Close closes idle connections.

@@ -57,15 +57,14 @@ func (f *Form) Decode(text []byte, strict bool) (runtime.Object, error) {
 	return obj, nil
 }
 
-// Apply applies a JSON patch to the JSON of an object of the form, when there is memory for what it
-// may copy.
+// Apply applies a JSON patch to the JSON of an object of the form, when there is memory for what that
+// takes.
 func (f *Form) Apply(text []byte, patch jsonpatch.Patch) ([]byte, error) {
-	if grows := jsonpatched.Growth(patch, len(text)); grows > 0 && f.w.Memory != nil {
-		if err := f.w.Memory.HoldCopies(grows); err != nil {
-			return nil, err
-		}
+	var hold func(bytes int64) error
+	if f.w.Memory != nil {
+		hold = f.w.Memory.HoldPatch
 	}
-	return jsonpatched.Apply(text, patch)
+	return jsonpatched.Apply(text, patch, hold)
 }
 
 // InternalError returns an error of Apply or Decode as one of the API: an internal one, unless it is

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -144,6 +145,7 @@ func (p *plugin) call(ctx context.Context, h *hook, e *encoded, mutating bool, h
 	if err := verify(answer, version, uid, mutating); err != nil {
 		return nil, h.failed("received invalid webhook response: %w", err)
 	}
+	shorten(answer.Response)
 	return answer.Response, nil
 }
 
@@ -219,9 +221,39 @@ func verify(review *admissionv1.AdmissionReview, version string, uid types.UID, 
 	return nil
 }
 
-// maxDenial and maxCauses bound what a webhook tells a client whom it refuses: bytes of the message,
-// and causes.
-const maxDenial, maxCauses = 64 << 10, 1000
+// What of an answer lives on when it is read, beside the patch, whose memory is held: bytes of the
+// message of a refusal, and causes; bytes of all annotations for the audit; warnings, and bytes of one.
+const (
+	maxDenial, maxCauses     = 64 << 10, 1000
+	maxAnnotations           = 256 << 10
+	maxWarnings, warningSize = 256, 4 << 10
+)
+
+// shorten drops what is too much of an answer.
+func shorten(r *admissionv1.AdmissionResponse) {
+	short := func(text string, most int) string {
+		if len(text) <= most {
+			return text
+		}
+		return strings.Clone(strings.ToValidUTF8(text[:most], "")) + "…"
+	}
+	if status := r.Result; status != nil {
+		status.Message = short(status.Message, maxDenial)
+		if d := status.Details; d != nil && len(d.Causes) > maxCauses {
+			d.Causes = slices.Clone(d.Causes[:maxCauses])
+		}
+	}
+	bytes := 0
+	for key, value := range r.AuditAnnotations {
+		if bytes += len(key) + len(value); bytes > maxAnnotations {
+			delete(r.AuditAnnotations, key)
+		}
+	}
+	r.Warnings = slices.Clone(r.Warnings[:min(len(r.Warnings), maxWarnings)])
+	for i, text := range r.Warnings {
+		r.Warnings[i] = short(text, warningSize)
+	}
+}
 
 // denied makes the error of a write that a webhook refuses.
 func (h *hook) denied(status *metav1.Status) error {
@@ -234,12 +266,6 @@ func (h *hook) denied(status *metav1.Status) error {
 	}
 	if status.Status == "" || status.Status == metav1.StatusSuccess {
 		status.Status = metav1.StatusFailure
-	}
-	if len(status.Message) > maxDenial {
-		status.Message = strings.ToValidUTF8(status.Message[:maxDenial], "") + "…"
-	}
-	if d := status.Details; d != nil && len(d.Causes) > maxCauses {
-		d.Causes = d.Causes[:maxCauses]
 	}
 	by := fmt.Sprintf("admission webhook %q denied the request", h.name)
 	switch {

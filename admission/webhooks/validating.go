@@ -39,7 +39,6 @@ type outcome struct {
 	response *admissionv1.AdmissionResponse
 	err      error
 	took     time.Duration
-	release  func() // of the memory for the answer
 }
 
 // Validate implements admission.Validator. All webhooks are called concurrently; of several
@@ -68,19 +67,12 @@ func (v Validating) Validate(ctx context.Context, a *admission.Attributes) error
 					o.err = apierrors.NewInternalError(fmt.Errorf("ValidatingAdmissionWebhook/%v has panicked: %v", o.hook.name, r))
 				}
 			}()
-			var hold func(bytes int64) error
-			hold, o.release = v.Client.Holding(ctx, answerFactor)
+			hold, release := v.Client.Holding(ctx, answerFactor)
+			defer release()
 			o.response, o.err = v.call(ctx, o.hook, o.encoded, false, hold)
 		})
 	}
 	asking.Wait()
-	defer func() {
-		for i := range outcomes {
-			if release := outcomes[i].release; release != nil {
-				release()
-			}
-		}
-	}()
 	var first error
 	for i := range outcomes {
 		if err := v.conclude(w, i, &outcomes[i]); err != nil && first == nil {

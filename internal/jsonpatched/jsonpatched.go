@@ -28,6 +28,11 @@ const (
 	// maxExpanded is how many bytes a document may take when it is expanded: jsonpatch copies what is
 	// below each level that a path goes through, or a test compares.
 	maxExpanded = 96 << 20
+	// ordinary is how many bytes of it nobody holds memory for.
+	ordinary = 1 << 20
+	// copyFactor is how many times the bytes that it copies a patch takes: in the patched document, as
+	// text and decoded, in what is stored, and in the answer.
+	copyFactor = 12
 )
 
 // Errors of Apply for patches that it does not begin with.
@@ -42,17 +47,24 @@ var (
 var limitCopies = sync.OnceFunc(func() { jsonpatch.AccumulatedCopySizeLimit = MaxCopied })
 
 // Apply applies a patch to a document. It guards against the library, which panics on some operations
-// on documents that are not objects.
-func Apply(document []byte, patch jsonpatch.Patch) (patched []byte, err error) {
+// on documents that are not objects. hold is called with how many bytes it may take, if they are many;
+// nil holds nothing, and what hold returns is returned unchanged.
+func Apply(document []byte, patch jsonpatch.Patch, hold func(bytes int64) error) (patched []byte, err error) {
 	if len(patch) > MaxOperations {
 		return nil, fmt.Errorf("%w: at most %d are allowed, got %d", ErrTooManyOperations, MaxOperations, len(patch))
 	}
-	size := len(document) + valueBytes(patch)
-	if int64(levels(patch, document))*int64(size) > maxExpanded {
+	size, growth := len(document)+valueBytes(patch), Growth(patch, len(document))
+	expanded := int64(levels(patch, document)) * (int64(size) + growth)
+	if expanded > maxExpanded {
 		return nil, ErrTooDeep
 	}
-	if moved(patch, document, size) > maxMoved {
+	if moved(patch, document, size+int(growth)) > maxMoved {
 		return nil, ErrMovesTooMuch
+	}
+	if hold != nil && (growth > 0 || expanded > ordinary) {
+		if err := hold(copyFactor*growth + expanded); err != nil {
+			return nil, err
+		}
 	}
 	limitCopies()
 	defer func() {
@@ -76,16 +88,16 @@ func valueBytes(patch jsonpatch.Patch) (n int) {
 // maxDepth is how many levels the decoder of JSON accepts.
 const maxDepth = 10_000
 
-// levels returns how many levels of a document are expanded at most while a patch is applied: those
-// that its paths name, and that a test compares, as far as there are so many. Each move can put a part of
-// the document below another, each copy can double what there is.
+// levels returns how many levels of a document are expanded one below the other at most while a patch is
+// applied: those that its longest path names, and that a test compares, as far as there are so many. Each
+// move can put a part of the document below another, each copy can double what there is.
 func levels(patch jsonpatch.Patch, document []byte) int {
 	depth, named, moves, copies := jsonscan.Depth(document), 0, 0, 0
 	deepest, tested := 0, false
 	for _, op := range patch {
-		for _, field := range []string{"path", "from"} {
-			if text := op[field]; text != nil {
-				named += bytes.Count(*text, []byte("/"))
+		for _, read := range []func() (string, error){op.Path, op.From} {
+			if path, err := read(); err == nil {
+				named = max(named, strings.Count(path, "/"))
 			}
 		}
 		switch op.Kind() {
@@ -100,18 +112,20 @@ func levels(patch jsonpatch.Patch, document []byte) int {
 			deepest = max(deepest, jsonscan.Depth(*value))
 		}
 	}
+	named *= moves + 1
 	if tested {
 		named += deepest
 	}
 	return min(named, maxDepth, (depth+deepest)*(moves+1)<<min(copies, 14))
 }
 
-// moved returns how many items a patch moves at most, if that may be more than maxMoved.
+// moved returns how many items a patch moves at most, if that may be more than maxMoved. size is what the
+// document has at most.
 func moved(patch jsonpatch.Patch, document []byte, size int) (n int64) {
-	growth := int(Growth(patch, len(document)))
-	if int64(len(patch))*int64(size+growth) <= maxMoved {
+	if int64(len(patch))*int64(size) <= maxMoved {
 		return 0
 	}
+	growth := int(Growth(patch, len(document)))
 	// Of a list, at most: an item that is copied has two bytes, with its comma.
 	items := bytes.Count(document, []byte(",")) + len(patch) + growth/2
 	for _, op := range patch {
@@ -144,13 +158,8 @@ func Growth(patch jsonpatch.Patch, size int) int64 {
 			copies++
 		}
 	}
-	return GrowthByCopies(copies, size+valueBytes(patch))
-}
-
-// GrowthByCopies is Growth for a patch with so many copies.
-func GrowthByCopies(copies, size int) int64 {
 	if copies == 0 {
 		return 0
 	}
-	return min(int64(size)<<min(copies, 30), MaxCopied)
+	return min(int64(size+valueBytes(patch))<<min(copies, 30), MaxCopied)
 }

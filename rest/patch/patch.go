@@ -48,8 +48,9 @@ type jsonPatchOp struct {
 	Value any    `json:"value"`
 }
 
-// JSON applies a JSON patch to a document.
-func JSON(original, patch []byte, check bool) (patched []byte, strict []error, err error) {
+// JSON applies a JSON patch to a document. hold is that of jsonpatched.Apply, whose errors are those of
+// the API.
+func JSON(original, patch []byte, check bool, hold func(bytes int64) error) (patched []byte, strict []error, err error) {
 	if err := Valid(patch); err != nil {
 		return nil, nil, err
 	}
@@ -67,7 +68,9 @@ func JSON(original, patch []byte, check bool) (patched []byte, strict []error, e
 	if err != nil {
 		return nil, nil, apierrors.NewBadRequest(err.Error())
 	}
-	switch patched, err = jsonpatched.Apply(original, ops); {
+	switch patched, err = jsonpatched.Apply(original, ops, hold); {
+	case apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
+		return nil, nil, err
 	case errors.Is(err, jsonpatched.ErrTooManyOperations):
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(
 			fmt.Sprintf("The allowed maximum operations in a JSON patch is %d, got %d", jsonpatched.MaxOperations, len(ops)))

@@ -96,7 +96,7 @@ func TestJSON(t *testing.T) {
 		"doubling copies": {"[" + strings.Join(copies(40), ",") + "]", unprocessable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, strict, err := JSON([]byte(document), []byte(c.patch), true)
+			got, strict, err := JSON([]byte(document), []byte(c.patch), true, nil)
 			c.want.check(t, got, strict, err)
 		})
 	}
@@ -195,7 +195,7 @@ func FuzzJSON(f *testing.F) {
 	f.Add(document, "["+strings.Join(copies(30), ",")+"]")
 	f.Add(`[1,2]`, `[{"op":"remove","path":"/-1"},{"op":"test","path":"","value":null}]`)
 	f.Fuzz(func(t *testing.T, original, patch string) {
-		got, _, err := JSON([]byte(original), []byte(patch), true)
+		got, _, err := JSON([]byte(original), []byte(patch), true, nil)
 		status(t, err)
 		if limit := len(original) + 8*len(patch) + 8*jsonpatched.MaxCopied; len(got) > limit {
 			t.Fatalf("%d bytes from %d and %d", len(got), len(original), len(patch))
