@@ -198,7 +198,10 @@ func TestInterruptedWrites(t *testing.T) {
 	t.Parallel()
 	arrived := make(chan struct{})
 	f := &fakeEtcd{answer: func(ctx context.Context) error {
-		arrived <- struct{}{}
+		select {
+		case arrived <- struct{}{}:
+		case <-ctx.Done():
+		}
 		<-ctx.Done()
 		return ctx.Err()
 	}}
@@ -212,29 +215,42 @@ func TestInterruptedWrites(t *testing.T) {
 		}()
 		return result
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	result := write(ctx)
-	<-arrived
+	// begin writes until a write has arrived: on a busy machine one is refused before there is a
+	// connection, or too late.
+	begin := func(limit time.Duration) (cancel context.CancelFunc, result chan error) {
+		for range 100 {
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			result := write(ctx)
+			select {
+			case <-arrived:
+				return cancel, result
+			case err := <-result:
+				cancel()
+				t.Logf("a write has not arrived: %v", err)
+			}
+		}
+		t.Fatal("no write arrives")
+		return nil, nil
+	}
+	cancel, result := begin(time.Minute)
 	cancel()
 	err := <-result
 	only(t, "canceled on the way", err, storage.ErrUncertain)
 	wantErr(t, "canceled on the way", err, context.Canceled)
 
-	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	cancel, result = begin(50 * time.Millisecond)
 	defer cancel()
-	result = write(ctx)
-	<-arrived
 	err = <-result
 	only(t, "too late", err, storage.ErrUncertain)
 	wantErr(t, "too late", err, context.DeadlineExceeded)
 
-	result = write(t.Context())
-	<-arrived
+	cancel, result = begin(time.Minute)
+	defer cancel()
 	cut()
 	only(t, "cut off", <-result, storage.ErrUncertain)
 	only(t, "nobody there", <-write(t.Context()), storage.ErrUnavailable)
 
-	ctx, cancel = context.WithCancel(t.Context())
+	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	err = <-write(ctx)
 	only(t, "canceled before", err, nil)
