@@ -26,6 +26,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
 )
 
 // startTimeout is how long members may take to start and agree on a leader,
@@ -224,6 +225,8 @@ func (c *Cluster) config(m *member) *embed.Config {
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	cfg.UnsafeNoFsync = !c.opts.fsync
 	cfg.EnableGRPCGateway = false
+	// Else a watch may read from the database that has been closed already, which panics.
+	cfg.GRPCAdditionalServerOptions = []grpc.ServerOption{grpc.WaitForHandlers(true)}
 	// etcd listens on any free port; clients and peers know the addresses of the
 	// forwarders.
 	advertised := c.clientURL(m)
