@@ -244,16 +244,21 @@ func readAnswer(resp *http.Response, hold func(bytes int64) error, cancel func()
 				return nil, 0, &Refusal{err}
 			}
 			waited += time.Since(began)
-			timer := time.AfterFunc(answerTime, func() {
-				slow.Store(true)
-				cancel()
-			})
-			defer timer.Stop()
 		}
 		if i == len(stages)-1 {
 			size++ // to see its end
 		}
+		var timer *time.Timer // of this read: the next hold may wait for longer
+		if hold != nil {
+			timer = time.AfterFunc(answerTime, func() {
+				slow.Store(true)
+				cancel()
+			})
+		}
 		part, err := io.ReadAll(io.LimitReader(resp.Body, size-int64(len(answer))))
+		if timer != nil {
+			timer.Stop()
+		}
 		if answer = append(answer, part...); err != nil {
 			if slow.Load() {
 				err = errSlow
