@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/internal/jsonstruct"
 	"github.com/apikeel/kelson/internal/jsonvalue"
 	"github.com/apikeel/kelson/internal/yamltext"
@@ -194,6 +195,9 @@ func (s *scope) complete(obj resource.Object) (resource.Object, error) {
 	}
 	if s.def.Between == nil && v.ToHub != nil && !s.served.IsHub() {
 		hub, err := v.ToHub(obj)
+		if errors.Is(err, budget.ErrBusy) {
+			return nil, err
+		}
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
@@ -227,7 +231,7 @@ func (s *scope) toStoredVersion(obj resource.Object) (_ resource.Object, err err
 		return obj, nil
 	}
 	if obj, err = s.served.Version.ToHub(obj); err != nil {
-		return nil, errBare(err)
+		return nil, reserveError(err)
 	}
 	if hub.Default != nil {
 		hub.Default(obj)

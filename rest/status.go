@@ -30,7 +30,7 @@ func (s *scope) fail(err error) {
 // translate gives errors of the store the words that clients know.
 func (s *scope) translate(err error) error {
 	var known apierrors.APIStatus
-	if errors.As(err, &known) {
+	if errors.As(err, &known) && !errors.Is(err, budget.ErrBusy) {
 		return err
 	}
 	if err := s.unreadableError(err); err != nil {
@@ -138,7 +138,7 @@ func errBare(err error) error {
 // reserveError maps an error of Strategy.Begin, or of a conversion, to an API error: it is
 // a Status already, or becomes one without a reason.
 func reserveError(err error) error {
-	if errors.As(err, new(apierrors.APIStatus)) {
+	if errors.As(err, new(apierrors.APIStatus)) || errors.Is(err, budget.ErrBusy) {
 		return err
 	}
 	return errBare(err)

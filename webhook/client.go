@@ -28,6 +28,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/trace"
@@ -207,7 +208,7 @@ func (c *Client) Post(ctx context.Context, to *Endpoint, body []byte, hold func(
 	}
 	// A webhook may also have given up meanwhile.
 	if refused := (*Refusal)(nil); err != nil && (waited > time.Second || waited > 10*time.Millisecond && asked.Err() != nil) && !errors.As(err, &refused) {
-		return nil, &Refusal{apierrors.NewTooManyRequests("the server was short of memory for the answer of a webhook, please try again later", 1)}
+		return nil, &Refusal{fmt.Errorf("the answer of a webhook came too late: %w", budget.ErrBusy)}
 	}
 	switch {
 	case err != nil:

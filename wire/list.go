@@ -2,7 +2,6 @@ package wire
 
 import (
 	"encoding/binary"
-	"slices"
 	"strconv"
 
 	"github.com/apikeel/kelson/internal/jsonvalue"
@@ -136,8 +135,14 @@ func (e *Encoder) Convert(records []*Record) error {
 	return nil
 }
 
-// convertAtOnce is how many objects are converted by one call.
-const convertAtOnce = 500
+const (
+	// convertAtOnce is how many objects are converted by one call, and convertWeight what they weigh, if
+	// they are several.
+	convertAtOnce = 500
+	convertWeight = 4 << 20
+	// Converting is what the objects of one call take before and after it, and as its text.
+	Converting = 3 * convertWeight
+)
 
 // convertAll makes the JSON of records, converting many by one call.
 func (e *Encoder) convertAll(records []*Record) error {
@@ -148,31 +153,54 @@ func (e *Encoder) convertAll(records []*Record) error {
 			todo = append(todo, rec)
 		}
 	}
-	for some := range slices.Chunk(todo, convertAtOnce) {
-		objs := make([]resource.Object, len(some))
-		for i, rec := range some {
-			var err error
-			if objs[i], err = rec.decode(def); err != nil {
+	for len(todo) > 0 {
+		if err := e.err(); err != nil {
+			return err
+		}
+		var objs []resource.Object
+		for weight := int64(0); len(objs) < min(len(todo), convertAtOnce); {
+			rec := todo[len(objs)]
+			stored, err := rec.Stored()
+			if err != nil {
 				return err
 			}
+			if weight += int64(len(stored)) + Weigh(stored); weight > convertWeight && len(objs) > 0 {
+				break
+			}
+			obj, err := rec.decode(def)
+			if err != nil {
+				return err
+			}
+			objs = append(objs, obj)
 		}
+		some := todo[:len(objs)]
+		todo = todo[len(objs):]
 		converted, err := e.Served.Version.FromHubAll(objs)
 		if err != nil {
 			return &ConversionError{Err: err}
 		}
-		for i, rec := range some {
-			if _, err := rec.Encoding(e.id(encodingJSON), func(rec *Record) ([]byte, error) {
-				// It is encoded as it is, as if it were of the hub.
-				body, err := JSONBody(def, def.HubVersion(), converted[i])
-				if err != nil {
-					return nil, err
-				}
-				return spliceJSON(body, RevisionString(rec.Revision)), nil
-			}); err != nil {
-				return err
-			}
-			rec.noteConverted()
+		if err := e.keepConverted(some, converted); err != nil {
+			return err
 		}
+	}
+	return nil
+}
+
+// keepConverted makes the JSON of records of objects that were converted.
+func (e *Encoder) keepConverted(records []*Record, converted []resource.Object) error {
+	def := e.Served.Definition
+	for i, rec := range records {
+		if _, err := rec.Encoding(e.id(encodingJSON), func(rec *Record) ([]byte, error) {
+			// It is encoded as it is, as if it were of the hub.
+			body, err := JSONBody(def, def.HubVersion(), converted[i])
+			if err != nil {
+				return nil, err
+			}
+			return spliceJSON(body, RevisionString(rec.Revision)), nil
+		}); err != nil {
+			return err
+		}
+		rec.noteConverted()
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package match
 
 import (
+	"errors"
 	"fmt"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	kjson "sigs.k8s.io/json"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/internal/jsonpatched"
 )
 
@@ -67,10 +69,10 @@ func (f *Form) Apply(text []byte, patch jsonpatch.Patch) ([]byte, error) {
 	return jsonpatched.Apply(text, patch, hold)
 }
 
-// InternalError returns an error of Apply or Decode as one of the API: an internal one, unless it is
-// one already.
+// InternalError returns an error of a Form as one of the API: an internal one, unless it is one already,
+// or says that there is no memory.
 func InternalError(err error) error {
-	if _, ok := err.(apierrors.APIStatus); ok {
+	if _, ok := err.(apierrors.APIStatus); ok || errors.Is(err, budget.ErrBusy) {
 		return err
 	}
 	return apierrors.NewInternalError(err)

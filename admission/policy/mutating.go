@@ -17,6 +17,7 @@ import (
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/expression"
 	"github.com/apikeel/kelson/admission/match"
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
 	"github.com/apikeel/kelson/resource"
 )
@@ -283,7 +284,7 @@ func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation,
 	}
 	before, _, err := i.form.Objects()
 	if err != nil {
-		return false, apierrors.NewInternalError(err)
+		return false, match.InternalError(err)
 	}
 	for _, patch := range p.patches {
 		if before == nil {
@@ -299,7 +300,10 @@ func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation,
 		}
 		if err != nil {
 			var status *apierrors.StatusError
-			if errors.As(err, &status) {
+			switch {
+			case errors.Is(err, budget.ErrBusy):
+				return tried, err
+			case errors.As(err, &status):
 				return tried, status
 			}
 			failed.add(i.hook, i.binding, err, metav1.StatusReasonInvalid)
@@ -309,7 +313,7 @@ func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation,
 	}
 	after, _, err := i.form.Objects()
 	if err != nil {
-		return tried, apierrors.NewInternalError(err)
+		return tried, match.InternalError(err)
 	}
 	if !equality.Semantic.DeepEqual(before, after) {
 		rounds.Changed(w.Attributes)

@@ -66,7 +66,7 @@ type encoded struct {
 func encode(w *match.Write, form *match.Form) (*encoded, error) {
 	object, old, err := form.Objects()
 	if err != nil {
-		return nil, apierrors.NewInternalError(err)
+		return nil, match.InternalError(err)
 	}
 	e := &encoded{form: form, request: expression.Request(w, form.Resource, form.Kind)}
 	for _, part := range []struct {

@@ -1,0 +1,69 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/apikeel/kelson/resource"
+)
+
+// TestConvertInParts: a list is converted in parts of so many objects and of such a weight.
+func TestConvertInParts(t *testing.T) {
+	hub, other := things(t, false)
+	records := func(n, fields int) (all []*Record) {
+		obj := thing()
+		obj.Object["spec"] = map[string]any{"list": slices.Repeat([]any{map[string]any{}}, fields)}
+		for i := range n {
+			obj.SetName(fmt.Sprint(i))
+			stored, err := EncodeStored(hub.Definition, obj)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, NewRecord(Record{Key: obj.GetName(), Revision: int64(i + 1)}, stored, nil, nil, nil, nil))
+		}
+		return all
+	}
+	var parts []int
+	var failed error
+	other.Version.FromHubAll = func(objs []resource.Object) ([]resource.Object, error) {
+		parts = append(parts, len(objs))
+		out := make([]resource.Object, len(objs))
+		for i, obj := range objs {
+			out[i], _ = other.Version.FromHub(obj)
+		}
+		return out, failed
+	}
+	heavy := convertWeight/(objectWeight+itemWeight+len("{},"))/2 - 20
+	for _, c := range []struct {
+		objects, fields int
+		want            []int
+	}{
+		{convertAtOnce + 1, 1, []int{convertAtOnce, 1}},
+		{5, heavy, []int{2, 2, 1}},
+		{2, 3 * heavy, []int{1, 1}},
+		{0, 0, nil},
+	} {
+		parts = nil
+		e := &Encoder{Served: other, Format: Format{Media: JSON}}
+		all := records(c.objects, c.fields)
+		if err := e.Convert(all); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(parts, c.want) {
+			t.Errorf("%d objects of %d fields: converted in parts of %d, want %d", c.objects, c.fields, parts, c.want)
+		}
+		for _, rec := range all {
+			if b, err := e.recordJSON(rec); err != nil || !strings.Contains(string(b), `"apiVersion":"example.com/v2"`) {
+				t.Fatalf("got %.200s, %v", b, err)
+			}
+		}
+	}
+	failed = errors.New("no")
+	e := &Encoder{Served: other, Format: Format{Media: JSON}}
+	if err := e.Convert(records(1, 1)); !errors.As(err, new(*ConversionError)) {
+		t.Errorf("got %v, want that of the conversion", err)
+	}
+}
