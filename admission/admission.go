@@ -92,6 +92,9 @@ type Memory interface {
 	HoldAnswer(bytes int64) error
 	// HoldDecoded waits until the JSON of an object that takes the place of another may be decoded.
 	HoldDecoded(text []byte) error
+	// Settle gives back what is held beside the object of the write. replaced says that the object that
+	// was decoded last has taken its place.
+	Settle(replaced bool)
 }
 
 // AskAgain requests a second round of all mutators, because the object was changed after

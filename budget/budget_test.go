@@ -168,3 +168,54 @@ func TestGateUnderLoad(t *testing.T) {
 		t.Errorf("got %d bytes held at once and %d at the end, want at most %d and 0", most.Load(), g.Held(), int64(limit))
 	}
 }
+
+// TestHeld: who holds nothing waits, who holds some does not wait for more, and what is given back is
+// there for others.
+func TestHeld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const unit = 1 << 20
+		var g Gate
+		g.init(10 * unit) // 8 for everybody
+		ctx := t.Context()
+		a, b := g.Hold(false), g.Hold(false)
+		raise := func(h *Held, n int64) {
+			t.Helper()
+			if err := h.Raise(ctx, n*unit); err != nil {
+				t.Fatal(err)
+			}
+		}
+		raise(&a, 3)
+		raise(&a, 2) // it has them
+		raise(&b, 4)
+		if err := a.Raise(ctx, 5*unit); !errors.Is(err, ErrBusy) || a.Bytes() != 3*unit {
+			t.Errorf("more than there is, for one that holds some: got %v, and %d bytes", err, a.Bytes())
+		}
+		c := g.Hold(false)
+		var came bool
+		go func() {
+			raise(&c, 100) // more than the gate has: it waits until it is alone
+			came = true
+		}()
+		a.Lower(unit)
+		raise(&a, 4)
+		b.Lower(0)
+		synctest.Wait()
+		if came || g.Held() != 4*unit {
+			t.Errorf("%d bytes are held, and the largest has come: %t", g.Held(), came)
+		}
+		a.Lower(Small) // as good as nothing
+		synctest.Wait()
+		if !came || g.Held() != 8*unit {
+			t.Errorf("%d bytes are held, and the largest has come: %t", g.Held(), came)
+		}
+		c.Lower(0)
+		c.Lower(0)
+		if g.Held() != 0 {
+			t.Errorf("%d bytes are held at the end", g.Held())
+		}
+		var unlimited Gate
+		free := unlimited.Hold(true)
+		raise(&free, 1<<20)
+		free.Lower(0)
+	})
+}

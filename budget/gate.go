@@ -71,20 +71,28 @@ func (g *Gate) Acquire(ctx context.Context, bytes int64, lane bool) (release fun
 	if g.limit == 0 || bytes <= Small {
 		return func() {}, nil
 	}
+	bytes = min(bytes, g.Room(lane))
+	if err := g.take(ctx, bytes, lane); err != nil {
+		return nil, err
+	}
+	return func() { g.release(bytes) }, nil
+}
+
+// take waits until bytes can be held, which are no more than the room of the lane.
+func (g *Gate) take(ctx context.Context, bytes int64, lane bool) (err error) {
 	class, room := 1, g.Room(lane)
 	if lane {
 		class = 0
 	}
-	bytes = min(bytes, room)
 	g.mu.Lock()
 	if g.waiting[class].Len() == 0 && g.held+bytes <= room {
 		g.held += bytes
 		g.mu.Unlock()
-		return func() { g.release(bytes) }, nil
+		return nil
 	}
 	if g.waiting[class].Len() >= maxWaiting {
 		g.mu.Unlock()
-		return nil, ErrBusy
+		return ErrBusy
 	}
 	w := &waiter{bytes, make(chan struct{})}
 	place := g.waiting[class].PushBack(w)
@@ -95,7 +103,7 @@ func (g *Gate) Acquire(ctx context.Context, bytes int64, lane bool) (release fun
 	defer timer.Stop()
 	select {
 	case <-w.come:
-		return func() { g.release(bytes) }, nil
+		return nil
 	case <-timer.C:
 		err = ErrBusy
 	case <-ctx.Done():
@@ -105,17 +113,17 @@ func (g *Gate) Acquire(ctx context.Context, bytes int64, lane bool) (release fun
 	select {
 	case <-w.come: // at the same moment
 		g.mu.Unlock()
-		return func() { g.release(bytes) }, nil
+		return nil
 	default:
 	}
 	g.waiting[class].Remove(place)
 	g.admit() // others may fit where it did not
 	g.mu.Unlock()
-	return nil, err
+	return err
 }
 
-// Room returns how many bytes requests of a lane may hold together, which is the most that Acquire takes
-// for one.
+// Room returns how many bytes requests of a lane may hold together, which is the most that one of them
+// holds. It is 0 if that is not limited.
 func (g *Gate) Room(lane bool) int64 {
 	if lane {
 		return g.limit
@@ -123,18 +131,58 @@ func (g *Gate) Room(lane bool) int64 {
 	return g.limit - g.limit/laneShare
 }
 
-// TryAcquire is Acquire for who does not wait.
-func (g *Gate) TryAcquire(bytes int64, lane bool) (release func(), ok bool) {
-	if g.limit == 0 || bytes <= 0 {
-		return func() {}, true
+// Held is what a request holds at a gate while what it has in hand grows and shrinks. One goroutine
+// uses it.
+type Held struct {
+	gate  *Gate
+	lane  bool
+	bytes int64
+}
+
+// Hold returns a Held that holds nothing yet.
+func (g *Gate) Hold(lane bool) Held { return Held{gate: g, lane: lane} }
+
+// Bytes returns how many bytes are held.
+func (h *Held) Bytes() int64 { return h.bytes }
+
+// Raise holds so many bytes at least. Who holds none waits for them, as in Acquire; who holds some does
+// not wait for more, since others may wait for what it has: ErrBusy.
+func (h *Held) Raise(ctx context.Context, bytes int64) error {
+	g := h.gate
+	bytes = min(bytes, g.Room(h.lane))
+	switch {
+	case bytes <= max(h.bytes, Small):
+		return nil
+	case h.bytes == 0:
+		if err := g.take(ctx, bytes, h.lane); err != nil {
+			return err
+		}
+	case !g.tryTake(bytes-h.bytes, h.lane):
+		return ErrBusy
 	}
+	h.bytes = bytes
+	return nil
+}
+
+// Lower gives back what is held beyond so many bytes.
+func (h *Held) Lower(bytes int64) {
+	if bytes <= Small {
+		bytes = 0
+	}
+	if bytes < h.bytes {
+		h.gate.release(h.bytes - bytes)
+		h.bytes = bytes
+	}
+}
+
+func (g *Gate) tryTake(bytes int64, lane bool) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.held+bytes > g.Room(lane) {
-		return nil, false
+		return false
 	}
 	g.held += bytes
-	return func() { g.release(bytes) }, true
+	return true
 }
 
 func (g *Gate) release(bytes int64) {

@@ -37,7 +37,9 @@ func (s *scope) admitWith(memory *heldMemory, op admission.Operation, obj, old r
 		// A namespace is in itself.
 		a.Namespace = a.Name
 	}
-	if err := chain.Admit(s.ctx(), a); err != nil {
+	err := chain.Admit(s.ctx(), a)
+	memory.Settle(false)
+	if err != nil {
 		return a, err
 	}
 	if o, ok := obj.(resource.Object); ok && op != admission.Connect {

@@ -171,8 +171,8 @@ type scope struct {
 	release  []func() // called when the request has been answered
 	forBody  int64    // bytes of the body, or of the object that it changes, for which holdBody holds memory
 	decoded  func()   // gives back what holdDecoded holds; nil if that is nothing
-	// changed is the memory for what becomes of the object beyond its body; nil until it is asked for.
-	changed *heldMemory
+	// changed is the memory for what becomes of the object beyond its body.
+	changed heldMemory
 	unsent  int  // bytes of Memory.Unsent that it holds
 	hurried bool // the client has a deadline to read each piece of the response
 }

@@ -125,17 +125,19 @@ func errTooHeavy() error {
 // copies and the object that is made of them take, beside what the request holds for its body.
 // One goroutine uses it.
 type heldMemory struct {
-	s       *scope
-	bytes   int64
-	release func() // gives the bytes back; nil if there are none
+	s     *scope
+	held  budget.Held
+	since time.Time // when it began to hold as much as it does
+
+	// object is for the object of the write, decoded for the one that was decoded last. An ordinary one
+	// takes nothing.
+	object, decoded int64
 }
 
 // changes returns the memory for what becomes of the object of the request.
 func (s *scope) changes() *heldMemory {
-	if s.changed == nil {
-		s.changed = &heldMemory{s: s}
-	}
-	return s.changed
+	s.changed.s = s
+	return &s.changed
 }
 
 // HoldAnswer implements admission.Memory.
@@ -154,44 +156,58 @@ func (m *heldMemory) HoldDecoded(text []byte) error {
 		return errTooHeavy()
 	}
 	if weight <= ordinaryObject {
-		return nil
+		weight = 0
 	}
+	m.decoded = weight
 	return m.hold(weight)
 }
 
-// hold waits until so many bytes are held. Who holds some already does not wait for more: others might
-// wait for what it has.
+// Settle implements admission.Memory.
+func (m *heldMemory) Settle(replaced bool) {
+	if replaced {
+		m.object = m.decoded
+	}
+	m.decoded = m.object
+	m.lower(m.object)
+}
+
+// hold waits until so many bytes are held beside the object of the write. Who holds some already does not
+// wait for more: others might wait for what it has.
 func (m *heldMemory) hold(bytes int64) error {
-	if m.s.h.Memory == nil || bytes <= max(m.bytes, budget.Small) {
+	if m.s.h.Memory == nil || bytes == 0 {
 		return nil
 	}
-	gate, lane := &m.s.h.Memory.Changed, m.s.req.User.IsAdministrator()
-	if m.release == nil {
-		release, err := m.s.acquire(gate, bytes)
-		if err != nil {
-			return m.s.translate(err)
-		}
-		m.release, m.bytes = release, bytes
-		return nil
+	m.note()
+	if m.held.Bytes() == 0 {
+		m.held = m.s.h.Memory.Changed.Hold(m.s.req.User.IsAdministrator())
 	}
-	more, ok := gate.TryAcquire(min(bytes, gate.Room(lane))-min(m.bytes, gate.Room(lane)), lane)
-	if !ok {
-		return m.s.translate(budget.ErrBusy)
+	err := m.held.Raise(m.s.ctx(), m.object+bytes)
+	m.since = time.Now()
+	if err != nil {
+		return m.s.translate(err)
 	}
-	release := m.release
-	m.release, m.bytes = func() {
-		release()
-		more()
-	}, bytes
 	return nil
+}
+
+func (m *heldMemory) lower(bytes int64) {
+	m.note()
+	m.held.Lower(bytes)
+	m.since = time.Now()
+}
+
+// note records how long the request has held what it holds.
+func (m *heldMemory) note() {
+	if bytes := m.held.Bytes(); bytes > 0 {
+		m.s.req.HeldMemory(bytes, time.Since(m.since))
+	}
 }
 
 // end gives back what is held.
 func (m *heldMemory) end() {
-	if m != nil && m.release != nil {
-		m.release()
-		m.release, m.bytes = nil, 0
+	if m.held.Bytes() > 0 {
+		m.lower(0)
 	}
+	m.object, m.decoded = 0, 0
 }
 
 // endDecoded gives back what holdDecoded holds.
@@ -251,6 +267,9 @@ func (s *scope) holdList(p *wire.Page, largest int, whole bool) (release func(),
 	}
 	if largest > heavyFrom && s.mayDecode() {
 		bytes += heaviest * int64(largest) // which of them is the heaviest is not known
+	}
+	if p != nil && s.served.Version.FromHubAll != nil && !s.served.IsHub() {
+		bytes += min(wire.Converting, heaviest*int64(p.StoredSize()))
 	}
 	return s.acquireAnswer(bytes)
 }

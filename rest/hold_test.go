@@ -14,6 +14,7 @@ import (
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/wire"
 )
 
@@ -202,7 +203,11 @@ func (*growingPlugin) Name() string                  { return "Growing" }
 func (*growingPlugin) Handles(admission.Target) bool { return true }
 
 func (p *growingPlugin) Admit(_ context.Context, a *admission.Attributes) error {
-	return a.Memory.HoldDecoded(p.text)
+	if err := a.Memory.HoldDecoded(p.text); err != nil {
+		return err
+	}
+	a.Memory.Settle(true)
+	return nil
 }
 
 func (p *growingPlugin) Validate(context.Context, *admission.Attributes) error {
@@ -270,5 +275,90 @@ func TestJSONPatchesHoldMemory(t *testing.T) {
 	}
 	if held := h.Memory.Changed.Held() + h.Memory.Decoded.Held() + h.Memory.Bodies.Held(); held != 0 {
 		t.Errorf("%d bytes are held after the answer", held)
+	}
+}
+
+// TestMemoryOfAnObjectIsKept: between two webhooks a write holds no more than its object, and nothing for
+// an ordinary one.
+func TestMemoryOfAnObjectIsKept(t *testing.T) {
+	h := &Handler{Memory: budget.New(512 << 20)}
+	s := &scope{h: h, req: &request.Request{}, context: t.Context()}
+	m := s.changes()
+	large := []byte(`{"a":[` + strings.Repeat("{},", 2000) + `{}]}`)
+	weight := wire.Weigh(large)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	held := func(when string, want int64) {
+		t.Helper()
+		if got := h.Memory.Changed.Held(); got != want {
+			t.Errorf("%s: %d bytes are held, want %d", when, got, want)
+		}
+	}
+	must(m.HoldAnswer(1 << 20))
+	held("an answer", webhookFactor<<20)
+	m.Settle(false)
+	held("an answer without a patch", 0)
+	must(m.HoldPatch(8 << 20))
+	must(m.HoldDecoded(large))
+	held("a patch", 8<<20)
+	m.Settle(true)
+	held("a patched object", weight)
+	must(m.HoldAnswer(1 << 20))
+	held("the next answer", weight+webhookFactor<<20)
+	must(m.HoldDecoded([]byte("{}")))
+	m.Settle(false)
+	held("a patch that failed", weight)
+	must(m.HoldDecoded([]byte("{}")))
+	m.Settle(true)
+	held("an object that has become small", 0)
+	must(m.HoldDecoded(large))
+	m.Settle(true)
+	m.end()
+	held("the end", 0)
+	must(m.HoldAnswer(1 << 20))
+	held("an answer after the end", webhookFactor<<20)
+	m.end()
+	held("the end", 0)
+}
+
+// TestBusyConversions: a conversion for which there is no memory is nobody's fault, whatever it was for.
+func TestBusyConversions(t *testing.T) {
+	busy := false
+	convert := func(obj resource.Object) (resource.Object, error) {
+		if busy {
+			return nil, fmt.Errorf("the webhook: %w", budget.ErrBusy)
+		}
+		return obj.DeepCopyObject().(resource.Object), nil
+	}
+	h, _ := serve(t, func(def *resource.Definition) {
+		var log steps
+		*def = orderedKind(&log)
+		old := &def.Versions[1]
+		old.ToHub, old.FromHub = convert, convert
+		old.FromHubAll = func(objs []resource.Object) ([]resource.Object, error) {
+			obj, err := convert(objs[0])
+			return []resource.Object{obj}, err
+		}
+	})
+	const path, old = "/api/v1beta1/namespaces/default/configmaps", `{"apiVersion":"v1beta1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"x":"y"}}`
+	if a := do(t, h, "POST", strings.Replace(path, "v1beta1", "v1", 1), `{"metadata":{"name":"a"}}`); a.code != http.StatusCreated {
+		t.Fatalf("create: got %d %.300s", a.code, a.body)
+	}
+	busy = true
+	for _, c := range []struct{ method, path, body, contentType string }{
+		{"POST", path, strings.Replace(old, `"a"`, `"b"`, 1), "application/json"},
+		{"PUT", path + "/a", old, "application/json"},
+		{"PATCH", path + "/a", `{"data":{"x":"z"}}`, "application/merge-patch+json"},
+		{"PATCH", path + "/a", `[{"op":"add","path":"/data/x","value":"z"}]`, "application/json-patch+json"},
+		{"GET", path + "/a", "", ""},
+		{"GET", path, "", ""},
+	} {
+		if a := do(t, h, c.method, c.path, c.body, "Content-Type", c.contentType); a.code != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" {
+			t.Errorf("%s %s %s: got %d %v %.300s, want 429 with Retry-After", c.method, c.path, c.contentType, a.code, a.header, a.body)
+		}
 	}
 }

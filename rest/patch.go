@@ -183,6 +183,7 @@ func (s *scope) patched(base func() (resource.Object, error), empty func() resou
 			if err := s.changes().HoldDecoded(result); err != nil {
 				return nil, err
 			}
+			s.changes().Settle(true)
 		}
 		if u, isMap := out.(*unstructured.Unstructured); isMap {
 			return s.patchedMap(u, gvk, result, strict)

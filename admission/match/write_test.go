@@ -69,6 +69,8 @@ func (m *heldMemory) HoldPatch(bytes int64) error {
 
 func (m *heldMemory) HoldAnswer(int64) error { return m.err }
 
+func (m *heldMemory) Settle(bool) {}
+
 func (m *heldMemory) HoldDecoded(text []byte) error {
 	m.decoded = append(m.decoded, string(text))
 	return m.err

@@ -69,7 +69,10 @@ func (m *Mutating) apply(ctx context.Context, in expression.Input, p patch) erro
 	}
 	defaults(changed)
 	if err := in.Form.Replace(changed); err != nil {
-		return apierrors.NewInternalError(fmt.Errorf("failed to convert object: %w", err))
+		return match.InternalError(fmt.Errorf("failed to convert object: %w", err))
+	}
+	if m := in.Write.Memory; m != nil {
+		m.Settle(true)
 	}
 	return nil
 }

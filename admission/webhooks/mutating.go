@@ -122,8 +122,11 @@ func (m Mutating) change(ctx context.Context, w *match.Write, h *hook, form *mat
 		return false, err
 	}
 	var hold func(bytes int64) error
+	replaced := false
 	if w.Memory != nil {
+		w.Memory.Settle(false) // the webhook takes its time
 		hold = w.Memory.HoldAnswer
+		defer func() { w.Memory.Settle(replaced) }()
 	}
 	r, err := m.call(ctx, h, e, true, hold)
 	if err != nil {
@@ -152,6 +155,7 @@ func (m Mutating) change(ctx context.Context, w *match.Write, h *hook, form *mat
 	if changed, err = m.patch(e, patch); err != nil {
 		return false, err
 	}
+	replaced = true
 	text, err := json.Marshal(patched{h.config, h.name, patch, string(*r.PatchType)})
 	if err == nil {
 		w.Request.AnnotateBody(fmt.Sprintf("patch.webhook.admission.k8s.io/round_%d_index_%d", w.Round, h.ordinal), string(text))
@@ -163,7 +167,7 @@ func (m Mutating) change(ctx context.Context, w *match.Write, h *hook, form *mat
 func (m Mutating) patch(e *encoded, patch jsonpatch.Patch) (changed bool, err error) {
 	before, _, err := e.form.Objects()
 	if err != nil {
-		return false, apierrors.NewInternalError(err)
+		return false, match.InternalError(err)
 	}
 	text, err := e.form.Apply(e.object, patch)
 	if err != nil {
@@ -180,7 +184,7 @@ func (m Mutating) patch(e *encoded, patch jsonpatch.Patch) (changed bool, err er
 	_, defaults := e.form.Empty()
 	defaults(obj)
 	if err := e.form.Replace(obj); err != nil {
-		return false, apierrors.NewInternalError(err)
+		return false, match.InternalError(err)
 	}
 	return changed, nil
 }

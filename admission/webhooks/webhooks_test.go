@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -542,5 +543,55 @@ func BenchmarkNoWebhooks(b *testing.B) {
 		if err := v.Validate(context.Background(), a); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// countedMemory is an admission.Memory that notes what it is told.
+type countedMemory struct {
+	mu    sync.Mutex
+	steps []string
+}
+
+func (m *countedMemory) note(format string, args ...any) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.steps = append(m.steps, fmt.Sprintf(format, args...))
+	return nil
+}
+
+func (m *countedMemory) HoldPatch(int64) error         { return m.note("patch") }
+func (m *countedMemory) HoldAnswer(bytes int64) error  { return m.note("answer") }
+func (m *countedMemory) HoldDecoded(text []byte) error { return m.note("decode") }
+func (m *countedMemory) Settle(replaced bool)          { _ = m.note("settle %t", replaced) }
+
+// TestMemoryIsSettled: while a webhook takes its time a write holds nothing of what the answer before it
+// took.
+func TestMemoryIsSettled(t *testing.T) {
+	memory := &countedMemory{}
+	replies := map[string]reply{
+		"/large": patching(`[{"op":"add","path":"/data/b","value":"` + strings.Repeat("x", 100<<10) + `"}]`),
+		"/wrong": patching(`[{"op":"add","path":"/data/b","value":2}]`),
+		"/small": answer(func(*admissionv1.AdmissionReview) {}),
+	}
+	for path, next := range replies {
+		replies[path] = func(w http.ResponseWriter, r *http.Request, review *admissionv1.AdmissionReview) {
+			_ = memory.note("%s is asked", path)
+			next(w, r, review)
+		}
+	}
+	s := serve(t, replies)
+	a := admissiontest.Write(admissiontest.Catalog(), admission.Create, "v1", "configmaps", admissiontest.ConfigMap("x"), nil)
+	a.Memory = memory
+	c := chain(t, mutatingConfig("c", s.hook("a.x.io", "/small"), s.hook("b.x.io", "/large"), s.hook("c.x.io", "/wrong")))
+	if err := admitted(c, a); err == nil {
+		t.Error("a wrong patch is taken")
+	}
+	want := []string{
+		"settle false", "/small is asked", "settle false",
+		"settle false", "/large is asked", "answer", "decode", "settle true",
+		"settle false", "/wrong is asked", "decode", "settle false",
+	}
+	if got := memory.steps; !slices.Equal(got, want) {
+		t.Errorf("got %q\nwant %q", got, want)
 	}
 }
