@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net/http"
 
 	"github.com/apikeel/kelson/storage"
@@ -159,7 +160,13 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 			read, inconsistent = store.Read{}, true
 		}
 	}
-	snap, err := waitForRevision(s, read, func(ctx context.Context) (*store.Snapshot, error) { return s.objects.SnapshotBelow(ctx, prefix, read) })
+	limited := o.limit > 0 && (!read.Any || s.isUncached())
+	snap, err := waitForRevision(s, read, func(ctx context.Context) (*store.Snapshot, error) {
+		if limited && !o.selects() {
+			return s.objects.SnapshotPage(ctx, prefix, start, int(min(o.limit, math.MaxInt32)), read)
+		}
+		return s.objects.SnapshotBelow(ctx, prefix, read)
+	})
 	if errors.As(err, new(store.UnreadableObjects)) && s.readsDirectly(o, read) {
 		snap, err = s.listDirectly(o, prefix, read.Exact)
 	}
@@ -182,7 +189,6 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 		}
 		return p, nil
 	}
-	limited := o.limit > 0 && (!read.Any || s.isUncached())
 	if !limited && !p.Selected && prefix == s.objects.Key("", "") {
 		p.Records = make([]*store.Record, 0, snap.Len())
 	}
@@ -215,7 +221,8 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 	if s.h.Metrics != nil {
 		s.h.Metrics.Listed(s.req.Group, s.req.Resource, evaluated, len(p.Records))
 	}
-	if more {
+	following, counted, some := snap.Following()
+	if more || some {
 		last := p.Records[len(p.Records)-1].Key
 		at := snap.Revision
 		if inconsistent {
@@ -224,8 +231,8 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 			s.objects.Pin(snap)
 		}
 		p.Continue = encodeContinue(last, prefix, at)
-		if !p.Selected {
-			n := int64(snap.Count(prefix, storage.NextKey(last)))
+		if !p.Selected && counted {
+			n := int64(snap.Count(prefix, storage.NextKey(last)) + following)
 			p.Remaining = &n
 		}
 	}

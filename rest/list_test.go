@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/apikeel/kelson/internal/yamltext"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/memory"
 	"github.com/apikeel/kelson/store"
 	"github.com/apikeel/kelson/wire"
@@ -289,5 +291,73 @@ func TestNoCompression(t *testing.T) {
 				t.Errorf("%s without compression %v: content encoding %q, %d bytes", path, off, a.header.Get("Content-Encoding"), len(a.body))
 			}
 		}
+	}
+}
+
+// TestPagesAfterStart: a server that has just started shows pages of one state, with what it knows of
+// the rest, before it has read all objects.
+func TestPagesAfterStart(t *testing.T) {
+	disk, err := engine.Open(engine.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	h, _ := serve(t, nil)
+	start := func() {
+		s, err := store.Open(t.Context(), disk, store.Options{ValueBytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		h.Store = s
+	}
+	start()
+	const objects = 7
+	for i := range objects {
+		if a := do(t, h, "POST", configMaps, fmt.Sprintf(`{"metadata":{"name":"c%d","labels":{"a":"b"}}}`, i)); a.code != http.StatusCreated {
+			t.Fatalf("create: got %d %.200s", a.code, a.body)
+		}
+	}
+	for _, c := range []struct {
+		path, query string
+		remaining   bool
+	}{
+		{"/api/v1/configmaps", "limit=3", true}, {configMaps, "limit=3", true}, {configMaps, "limit=1", true},
+		{configMaps, "limit=3&labelSelector=a", false}, {configMaps, "limit=7", true}, {configMaps, "limit=9", true},
+		{"/api/v1/namespaces/none/configmaps", "limit=3", true},
+	} {
+		start()
+		var names []string
+		want, state, token := objects, "", ""
+		if strings.Contains(c.path, "none") {
+			want = 0
+		}
+		for first := true; first || token != ""; first = false {
+			a := do(t, h, "GET", c.path+"?"+c.query+"&continue="+token, "")
+			if a.code != http.StatusOK {
+				t.Fatalf("%s %s: got %d %.300s", c.path, c.query, a.code, a.body)
+			}
+			if first {
+				state, _ = a.meta("resourceVersion").(string)
+				do(t, h, "PATCH", configMaps+"/c6", `{"data":{"changed":"since"}}`, "Content-Type", "application/merge-patch+json")
+			}
+			items, _ := a.object["items"].([]any)
+			for _, item := range items {
+				obj := unstructured.Unstructured{Object: item.(map[string]any)}
+				names = append(names, obj.GetName())
+				if _, changed := obj.Object["data"]; changed && !first {
+					t.Errorf("%s %s: %s is shown as it was changed since", c.path, c.query, obj.GetName())
+				}
+			}
+			token, _ = a.meta("continue").(string)
+			remaining, counted := a.meta("remainingItemCount").(float64)
+			if got := a.meta("resourceVersion"); got != state || counted != (c.remaining && token != "") || counted && int(remaining) != want-len(names) {
+				t.Errorf("%s %s: %d objects of %v and %v (%t) remain, want %d of %s", c.path, c.query, len(names), got, remaining, counted, want-len(names), state)
+			}
+		}
+		if len(names) != want || !slices.IsSorted(names) {
+			t.Errorf("%s %s: got %q", c.path, c.query, names)
+		}
+		do(t, h, "PATCH", configMaps+"/c6", `{"data":null}`, "Content-Type", "application/merge-patch+json")
 	}
 }

@@ -134,7 +134,7 @@ func (r *Resource) fill(ctx context.Context) error {
 	r.state, r.arrived = isLoading, arrivals{}
 	r.mu.Unlock()
 	began := time.Now()
-	tree, revision, err := r.read(ctx, r.prefix, 0, 0, r.store.values.Offer)
+	tree, revision, _, err := r.read(ctx, part{prefix: r.prefix}, r.store.values.Offer)
 	if err == nil {
 		// The feed may have to deliver the past of what was read.
 		err = r.wait(ctx, revision, listPatience)
@@ -173,18 +173,29 @@ func (r *Resource) fill(ctx context.Context) error {
 	return nil
 }
 
-// read builds a tree of the objects below a prefix from the backend, as of a revision,
-// zero for the current; if there are more than most, the error is errMany, unless most is zero.
-// made is called with each record that the cache does not have: if
+// part says which objects of the backend are read.
+type part struct {
+	prefix   string
+	revision int64  // zero for the current
+	start    string // the first key, or that of the first object if it is empty
+	most     int    // how many are read at most; zero is no limit
+}
+
+// read builds a tree of objects from the backend, and reports whether there are more of them than
+// it should read. made is called with each record that the cache does not have: if
 // there is a ValueCache, it has to copy the stored bytes or to let them go.
-func (r *Resource) read(ctx context.Context, prefix string, revision int64, most int, made func(*Record)) (*tree, int64, error) {
+func (r *Resource) read(ctx context.Context, p part, made func(*Record)) (_ *tree, revision int64, more bool, err error) {
 	tree := newTree()
 	var unreadable UnreadableObjects
-	opts := storage.ListOptions{Limit: cmp.Or(most, loadPage), MaxBytes: loadBytes, Revision: revision}
-	for {
+	opts := storage.ListOptions{MaxBytes: loadBytes, Revision: p.revision, Start: p.start}
+	for seen := 0; ; {
+		if opts.Limit = loadPage; p.most > 0 {
+			opts.Limit = min(loadPage, p.most-seen)
+		}
 		last := ""
-		page, err := r.store.scan(ctx, prefix, opts, func(kv *storage.KeyValue) error {
+		page, err := r.store.scan(ctx, p.prefix, opts, func(kv *storage.KeyValue) error {
 			last = kv.Key
+			seen++
 			rec, err := r.known(kv), error(nil)
 			if rec == nil {
 				if rec, err = r.readRecord(kv); err == nil {
@@ -207,16 +218,13 @@ func (r *Resource) read(ctx context.Context, prefix string, revision int64, most
 			return nil
 		})
 		if err != nil {
-			return nil, 0, err
+			return nil, 0, false, err
 		}
-		if !page.More {
+		if full := p.most > 0 && seen >= p.most; full || !page.More {
 			if len(unreadable) > 0 {
-				return nil, 0, unreadable
+				return nil, 0, false, unreadable
 			}
-			return tree, page.Revision, nil
-		}
-		if most > 0 {
-			return nil, 0, errMany
+			return tree, page.Revision, page.More, nil
 		}
 		opts.Revision, opts.Start = page.Revision, storage.NextKey(last)
 	}
@@ -320,7 +328,11 @@ type Snapshot struct {
 	tree     *tree
 	indexes  []*index
 	own      int  // bytes of records that are not those of the cache
-	part     bool // only the objects below a prefix
+	part     bool // only some of the objects
+	// following is how many objects of a part come after those in the snapshot, -1 if they were not
+	// counted; more says that there are some.
+	following int
+	more      bool
 }
 
 // snap returns the newest state of the cache, nil if it is not loaded. It is
@@ -416,6 +428,14 @@ func errReset() error {
 // exactly returns the state at one revision: that of the cache if nothing has
 // changed since, else from the history of the backend.
 func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, error) {
+	if s, err := r.kept(ctx, revision); s != nil || err != nil {
+		return s, err
+	}
+	return r.Direct(ctx, r.prefix, revision)
+}
+
+// kept returns the state at one revision, nil if it is to be read from the history of the backend.
+func (r *Resource) kept(ctx context.Context, revision int64) (*Snapshot, error) {
 	current, err := r.ready(ctx, Read{}, getPatience)
 	late := errors.Is(err, errFeedLate)
 	switch {
@@ -433,30 +453,26 @@ func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, erro
 			return &Snapshot{Revision: revision, tree: s.tree, indexes: s.indexes}, nil
 		}
 	}
-	if s := r.pinned(revision); s != nil {
-		return s, nil
-	}
-	return r.Direct(ctx, r.prefix, revision)
+	return r.pinned(revision), nil
 }
 
 // Direct reads the objects whose keys begin with prefix from the backend, without the
 // cache, as of a revision, zero for the current. Objects elsewhere in the resource that
 // cannot be read are no reason for it to fail, as they are for Snapshot.
 func (r *Resource) Direct(ctx context.Context, prefix string, revision int64) (*Snapshot, error) {
-	return r.readBelow(ctx, prefix, revision, 0)
+	return r.readPart(ctx, part{prefix: prefix, revision: revision})
 }
 
-// readBelow is Direct; the error is errMany if there are more objects than most, unless that is 0.
-func (r *Resource) readBelow(ctx context.Context, prefix string, revision int64, most int) (*Snapshot, error) {
-	read := &Snapshot{Revision: revision, part: prefix != r.prefix}
-	tree, current, err := r.read(ctx, prefix, revision, most, func(rec *Record) {
+func (r *Resource) readPart(ctx context.Context, p part) (*Snapshot, error) {
+	read := &Snapshot{part: p.prefix != r.prefix || p.most > 0}
+	tree, current, more, err := r.read(ctx, p, func(rec *Record) {
 		r.store.values.Drop(rec) // a page of them is about to be read, again
 		read.own += rec.MemorySize()
 	})
 	if err != nil {
 		return nil, err
 	}
-	read.tree, read.Revision = tree, cmp.Or(revision, current)
+	read.tree, read.more, read.Revision = tree, more, cmp.Or(p.revision, current)
 	return read, nil
 }
 
@@ -465,12 +481,48 @@ func (r *Resource) readBelow(ctx context.Context, prefix string, revision int64,
 // backend: who wants those of a namespace need not wait for all others.
 func (r *Resource) SnapshotBelow(ctx context.Context, prefix string, read Read) (*Snapshot, error) {
 	if prefix != r.prefix && !r.loaded.Load() && read.Exact == 0 && read.AtLeast == 0 && r.loadBeside(ctx) {
-		s, err := r.readBelow(ctx, prefix, 0, fewBelow)
-		if !errors.Is(err, errMany) {
+		s, err := r.readPart(ctx, part{prefix: prefix, most: fewBelow})
+		if err != nil || !s.more {
 			return s, err
 		}
 	}
 	return r.Snapshot(ctx, read)
+}
+
+// SnapshotPage is SnapshotBelow for who wants no more than a few of the objects, from a key on, or from
+// the first if start is empty. Then there may be no others in the snapshot, and Following tells of them.
+func (r *Resource) SnapshotPage(ctx context.Context, prefix, start string, few int, read Read) (*Snapshot, error) {
+	page := part{prefix: prefix, revision: read.Exact, start: start, most: few}
+	switch {
+	case few > fewBelow || read != (Read{Exact: read.Exact}):
+	case !r.loaded.Load() && r.loadBeside(ctx):
+		return r.readPage(ctx, page)
+	case read.Exact != 0:
+		if s, err := r.kept(ctx, read.Exact); s != nil || err != nil {
+			return s, err
+		}
+		return r.readPage(ctx, page)
+	}
+	return r.SnapshotBelow(ctx, prefix, read)
+}
+
+// readPage reads a part, and counts what follows it, if that is not too much.
+func (r *Resource) readPage(ctx context.Context, p part) (*Snapshot, error) {
+	s, err := r.readPart(ctx, p)
+	if err != nil || !s.more {
+		return s, err
+	}
+	last, _ := s.tree.Last()
+	rest, err := r.store.scan(ctx, p.prefix, storage.ListOptions{
+		Revision: s.Revision, Start: storage.NextKey(last.Key), Limit: maxCounted, KeysOnly: true,
+	}, func(*storage.KeyValue) error { s.following++; return nil })
+	if err != nil {
+		return nil, err
+	}
+	if rest.More {
+		s.following = -1
+	}
+	return s, nil
 }
 
 // Get returns the record of a key.
@@ -492,6 +544,12 @@ func (s *Snapshot) Range(prefix, start string, yield func(*Record) bool) {
 		left--
 		return yield(rec) && left > 0
 	})
+}
+
+// Following returns how many objects come after a page and are not in the snapshot: none, if it has
+// all of them. If they are many, they are not counted.
+func (s *Snapshot) Following() (n int, counted, some bool) {
+	return s.following, s.following >= 0, s.more
 }
 
 // Count returns how many records Range would yield, without looking at them.

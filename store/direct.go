@@ -27,12 +27,10 @@ const (
 	loadPatience = 20 * time.Millisecond
 	// fewGets is how many reads of one object are no reason to load it.
 	fewGets = 16
-	// fewBelow is how many objects a reader of those below a prefix reads at most.
-	fewBelow = 500
+	// fewBelow is how many objects a reader of those below a prefix reads at most, or of a page of
+	// them; maxCounted is how many are counted that follow a page.
+	fewBelow, maxCounted = 500, 10_000
 )
-
-// errMany: there are more objects than a reader wants to read.
-var errMany = errors.New("too many objects")
 
 // errFeedLate: the backend has come to the revision that a read wants, the feed has not.
 var errFeedLate = errors.New("the feed is late")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/memory"
+	"github.com/apikeel/kelson/wire"
 )
 
 // openLimited opens a store on disk that keeps few stored bytes in memory.
@@ -388,4 +390,120 @@ func TestSnapshotBelow(t *testing.T) {
 	mustCreate(t, r, pod("few", 3))
 	below("few", Read{}, 4)
 	below("few", Read{Exact: part.Revision}, 3)
+}
+
+// TestSnapshotPage: a page of a list is read without the rest as long as the cache is not loaded, of the
+// state of the first one, and tells how many objects follow it.
+func TestSnapshotPage(t *testing.T) {
+	disk, err := engine.Open(engine.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	open := func() (*Store, *Resource) {
+		s, err := Open(t.Context(), disk, Options{ValueBytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		return s, s.Resource(podDefinition())
+	}
+	s, r := open()
+	const pods = 10
+	for i := range pods {
+		mustCreate(t, r, largePod(i, 1))
+	}
+	s.Close()
+
+	_, r = open()
+	page := func(start string, few int, read Read, first, n, following int) *Snapshot {
+		t.Helper()
+		got, err := r.SnapshotPage(t.Context(), r.prefix, start, few, read)
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := first
+		got.Range(r.prefix, start, func(rec *Record) bool {
+			if i < first+n {
+				wantPod(t, r, rec, 1)
+			}
+			if want := fmt.Sprintf("p%03d", i); rec.Name != want {
+				t.Errorf("%s, want %s", rec.Name, want)
+			}
+			i++
+			return i < first+n
+		})
+		rest, counted, some := got.Following()
+		if rest += got.Count(r.prefix, start) - (i - first); i != first+n || rest != following || !counted || some && rest == 0 {
+			t.Errorf("from %q: %d objects, and %d, %t, %t follow, want %d and %d", start, i-first, rest, counted, some, n, following)
+		}
+		return got
+	}
+	next := func(i int) string { return storage.NextKey(r.Key("default", fmt.Sprintf("p%03d", i))) }
+	one := page("", 4, Read{}, 0, 4, 6)
+	if r.Pin(one); r.loaded.Load() || r.pinned(one.Revision) != nil {
+		t.Errorf("the cache is loaded: %v, or a page is kept for all", r.loaded.Load())
+	}
+	then := Read{Exact: one.Revision}
+	gone, err := r.newest(t.Context(), r.Key("default", "p005"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := r.store.backend.Delete(t.Context(), gone.Key, gone.Revision); err != nil {
+		t.Fatal(err)
+	}
+	page(next(3), 4, then, 4, 4, 2)
+	page(next(7), 4, then, 8, 2, 0)
+	page(next(9), 4, then, 10, 0, 0)
+	page(next(7), 2, then, 8, 2, 0)
+	if _, err := r.SnapshotPage(t.Context(), r.prefix, "", 4, Read{Exact: one.Revision + 100}); !errors.Is(err, storage.ErrFutureRevision) {
+		t.Errorf("a revision that is to come: %v", err)
+	}
+	if r.loaded.Load() {
+		t.Error("the cache is loaded")
+	}
+	for range 2 * fewGets {
+		page(next(3), 4, then, 4, 4, 2)
+	}
+	if _, err := r.Snapshot(t.Context(), Read{}); err != nil || !r.loaded.Load() {
+		t.Fatalf("the cache is loaded: %v, %v", r.loaded.Load(), err)
+	}
+	page(next(3), 4, then, 4, 4, 2) // of a state that the cache does not have
+	page(next(7), 4, Read{}, 8, 2, 0)
+	whole := page("", fewBelow+1, then, 0, pods, 0)
+	if r.Pin(whole); r.pinned(one.Revision) != whole {
+		t.Error("the whole state is not kept")
+	}
+	page(next(3), 4, then, 4, 4, 2)
+}
+
+// TestLongPagesAreNotCounted: what follows a page is counted if it is not too much.
+func TestLongPagesAreNotCounted(t *testing.T) {
+	s := openLimited(t, 1<<20)
+	r := s.Resource(podDefinition())
+	stored, err := wire.EncodeStored(r.def, newPod("a", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var writers sync.WaitGroup
+	var next atomic.Int64
+	for range 256 {
+		writers.Go(func() {
+			for i := next.Add(1); i <= maxCounted+2; i = next.Add(1) {
+				if _, err := s.backend.Create(t.Context(), r.Key("default", fmt.Sprintf("p%06d", i)), stored, 0); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	writers.Wait()
+	for few, want := range map[int]bool{1: false, 2: true} {
+		got, err := r.SnapshotPage(t.Context(), r.prefix, "", few, Read{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, counted, some := got.Following(); counted != want || !some || counted && n != maxCounted || got.Len() != few {
+			t.Errorf("a page of %d: %d objects, and %d, %t, %t follow", few, got.Len(), n, counted, some)
+		}
+	}
 }
