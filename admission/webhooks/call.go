@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -245,8 +246,14 @@ func shorten(r *admissionv1.AdmissionResponse) {
 	}
 	bytes := 0
 	for key, value := range r.AuditAnnotations {
-		if bytes += len(key) + len(value); bytes > maxAnnotations {
-			delete(r.AuditAnnotations, key)
+		bytes += len(key) + len(value)
+	}
+	if bytes > maxAnnotations { // the same ones are kept each time
+		bytes = 0
+		for _, key := range slices.Sorted(maps.Keys(r.AuditAnnotations)) {
+			if bytes += len(key) + len(r.AuditAnnotations[key]); bytes > maxAnnotations {
+				delete(r.AuditAnnotations, key)
+			}
 		}
 	}
 	r.Warnings = slices.Clone(r.Warnings[:min(len(r.Warnings), maxWarnings)])

@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"net/http"
 	"net/http/httptest"
+	"reflect"
 	"runtime"
 	"slices"
 	"strings"
@@ -593,5 +595,37 @@ func TestMemoryIsSettled(t *testing.T) {
 	}
 	if got := memory.steps; !slices.Equal(got, want) {
 		t.Errorf("got %q\nwant %q", got, want)
+	}
+}
+
+// TestShorten: what of an answer lives on is bounded, and the same is dropped each time.
+func TestShorten(t *testing.T) {
+	large := strings.Repeat("ä", maxDenial)
+	notes := map[string]string{}
+	for i := range 10 {
+		notes[fmt.Sprint(i)] = strings.Repeat("x", maxAnnotations/5)
+	}
+	r := &admissionv1.AdmissionResponse{
+		Result:           &metav1.Status{Message: large, Details: &metav1.StatusDetails{Causes: make([]metav1.StatusCause, maxCauses+1)}},
+		Warnings:         slices.Repeat([]string{large}, maxWarnings+1),
+		AuditAnnotations: notes,
+	}
+	shorten(r)
+	if got := r.Result.Message; len(got) > maxDenial+len("…") || !strings.HasSuffix(got, "ä…") {
+		t.Errorf("the message has %d bytes and ends with %q", len(got), got[len(got)-10:])
+	}
+	if got := len(r.Result.Details.Causes); got != maxCauses {
+		t.Errorf("%d causes, want %d", got, maxCauses)
+	}
+	if len(r.Warnings) != maxWarnings || len(r.Warnings[0]) > warningSize+len("…") {
+		t.Errorf("%d warnings of %d bytes", len(r.Warnings), len(r.Warnings[0]))
+	}
+	if got := slices.Sorted(maps.Keys(r.AuditAnnotations)); !slices.Equal(got, []string{"0", "1", "2", "3"}) {
+		t.Errorf("the annotations %q are left", got)
+	}
+	few := &admissionv1.AdmissionResponse{Warnings: []string{"a"}, AuditAnnotations: map[string]string{"a": "b"}, Result: &metav1.Status{Message: "no"}}
+	want := few.DeepCopy()
+	if shorten(few); !reflect.DeepEqual(few, want) {
+		t.Errorf("got %+v, want %+v", few, want)
 	}
 }
