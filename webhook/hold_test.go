@@ -49,8 +49,8 @@ func TestLargeAnswersHoldMemory(t *testing.T) {
 		// A webhook is not to blame for time that was spent waiting for memory.
 		ctx, cancel := context.WithCancel(t.Context())
 		_, err = c.Post(ctx, to, nil, func(int64) error {
-			time.Sleep(20 * time.Millisecond)
-			cancel()
+			time.AfterFunc(20*time.Millisecond, cancel)
+			<-ctx.Done()
 			return nil
 		})
 		cancel()
