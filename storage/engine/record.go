@@ -52,11 +52,11 @@ func parseVersionKey(b []byte) (key []byte, revision int64, err error) {
 }
 
 // versionBound appends a bound in the space of versions: every version of
-// every key that is not below key sorts at or after it. It takes the keys of
-// storage.NextKey, whose final NUL skips the key before it.
+// every key that is not below key sorts at or after it, and no other. What key has from a NUL on, as
+// those of storage.NextKey have, makes it come after the key before the NUL.
 func versionBound(dst []byte, key string) []byte {
 	dst = append(dst, spaceVersion)
-	if k, ok := strings.CutSuffix(key, "\x00"); ok {
+	if k, _, ok := strings.Cut(key, "\x00"); ok {
 		dst = append(dst, k...)
 		return append(dst, 1)
 	}
