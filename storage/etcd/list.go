@@ -19,7 +19,9 @@ import (
 const (
 	firstChunkKeys = 256
 	maxChunkKeys   = 10_000
-	chunkBytes     = 4 << 20
+	// likelyBytes is what a value has at most, as a rule: nothing is known of the first ones.
+	likelyBytes = 64 << 10
+	chunkBytes  = 4 << 20
 
 	// listAttempts bounds how often a list of the current revision is restarted because
 	// that revision was compacted meanwhile.
@@ -74,7 +76,11 @@ func (b *Backend) list(ctx context.Context, prefix string, opts storage.ListOpti
 	var leases []int64 // lease of each of page.Items, if wanted
 	var count int64
 	total := 0
-	for chunk, first := firstChunkKeys, true; ; first = false {
+	chunk := firstChunkKeys
+	if opts.MaxBytes > 0 {
+		chunk = min(chunk, max(opts.MaxBytes/likelyBytes, 1))
+	}
+	for first := true; ; first = false {
 		limit := chunk
 		if opts.Limit > 0 {
 			limit = min(limit, opts.Limit-len(page.Items))
