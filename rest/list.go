@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"net/http"
 
 	"github.com/apikeel/kelson/storage"
@@ -163,12 +162,12 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 	limited := o.limit > 0 && (!read.Any || s.isUncached())
 	snap, err := waitForRevision(s, read, func(ctx context.Context) (*store.Snapshot, error) {
 		if limited && !o.selects() {
-			return s.objects.SnapshotPage(ctx, prefix, start, int(min(o.limit, math.MaxInt32)), read)
+			return s.objects.SnapshotPage(ctx, prefix, start, o.most(), read)
 		}
 		return s.objects.SnapshotBelow(ctx, prefix, read)
 	})
 	if errors.As(err, new(store.UnreadableObjects)) && s.readsDirectly(o, read) {
-		snap, err = s.listDirectly(o, prefix, read.Exact)
+		snap, err = s.listDirectly(o, prefix, start, read.Exact)
 	}
 	switch {
 	case errors.Is(err, storage.ErrFutureRevision):

@@ -360,4 +360,15 @@ func TestPagesAfterStart(t *testing.T) {
 		}
 		do(t, h, "PATCH", configMaps+"/c6", `{"data":null}`, "Content-Type", "application/merge-patch+json")
 	}
+	// A forged token begins where no list ends.
+	for _, after := range []string{"c3\x00\x00", "c3\x00a", "c3\x00\xff"} {
+		for range 2 {
+			start()
+			a := do(t, h, "GET", configMaps+"?limit=1&continue="+encodeContinue("/registry/configmaps/ns/"+after, "/registry/configmaps/ns/", -1), "")
+			items, _ := a.object["items"].([]any)
+			if remaining, _ := a.meta("remainingItemCount").(float64); len(items) != 1 || !strings.Contains(a.body, `"c4"`) || remaining != objects-5 {
+				t.Errorf("after %q: %d %.300s", after, a.code, a.body)
+			}
+		}
+	}
 }

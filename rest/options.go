@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/url"
 	"path"
 	"strconv"
@@ -200,6 +201,9 @@ func (s *scope) errFieldSelector(path string) error {
 
 // selects reports whether selectors choose some of the objects.
 func (o *listOptions) selects() bool { return !o.labels.Empty() || !o.fields.Empty() || o.shard != nil }
+
+// most is how many objects a page has.
+func (o *listOptions) most() int { return int(min(o.limit, math.MaxInt32)) }
 
 // match returns which records the request is about.
 func (s *scope) match(o *listOptions, prefix string) store.Match {

@@ -52,9 +52,14 @@ func (s *scope) readsDirectly(o *listOptions, read store.Read) bool {
 
 // listDirectly reads a list without the cache. The error tells of each object in the list
 // that cannot be read.
-func (s *scope) listDirectly(o *listOptions, prefix string, revision int64) (*store.Snapshot, error) {
-	snap, err := s.objects.Direct(s.ctx(), prefix, revision)
+func (s *scope) listDirectly(o *listOptions, prefix, start string, revision int64) (snap *store.Snapshot, err error) {
 	var all store.UnreadableObjects
+	if o.limit > 0 && !o.selects() {
+		snap, err = s.objects.DirectPage(s.ctx(), prefix, start, o.most(), revision)
+	}
+	if snap == nil && !errors.As(err, &all) {
+		snap, err = s.objects.Direct(s.ctx(), prefix, revision)
+	}
 	if !errors.As(err, &all) {
 		return snap, err
 	}

@@ -3,6 +3,8 @@ package rest
 import (
 	"strings"
 	"testing"
+
+	"github.com/apikeel/kelson/store"
 )
 
 // An object that cannot be read is there nevertheless: what would have to leave it
@@ -33,7 +35,9 @@ func TestUnreadable(t *testing.T) {
 		{"GET", "?labelSelector=x", "", 500, "StorageReadError", "(and 1 more)"},
 		{"GET", "?resourceVersion=0", "", 429, "TooManyRequests", "(and 1 more)"},
 		{"GET", "?watch=1", "", 429, "TooManyRequests", busy},
-		{"GET", "?limit=1", "", 500, "StorageReadError", "Key: /registry/configmaps/ns/b,"},
+		{"GET", "?limit=1", "", 200, "", ""},
+		{"GET", "?limit=2", "", 500, "StorageReadError", "Key: /registry/configmaps/ns/b,"},
+		{"GET", "?limit=3", "", 500, "StorageReadError", "(and 1 more)"},
 		{"DELETE", "", "", 500, "StorageReadError", "(and 1 more)"},
 		{"DELETE", "?labelSelector=x", "", 500, "StorageReadError", "(and 1 more)"},
 		{"GET", "/a", "", 200, "", ""},
@@ -122,6 +126,36 @@ func TestUnreadableObjectSpoilsItsListsOnly(t *testing.T) {
 				if a := do(t, h, "GET", c.path, ""); a.code != want {
 					t.Errorf("GET %s, loaded before: %v: got %d %s, want %d", c.path, loaded, a.code, a.message(), want)
 				}
+			}
+		}
+	}
+}
+
+// TestUnreadableObjectSpoilsItsPage: a list in pages comes to the object that cannot be read, however often
+// it is asked for.
+func TestUnreadableObjectSpoilsItsPage(t *testing.T) {
+	h, backend := serve(t, nil)
+	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
+		stored := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"` + name + `"}}`
+		if name == "e" {
+			stored = strings.Replace(stored, "v1", "v0", 1)
+		}
+		if _, err := backend.Create(t.Context(), "/registry/configmaps/ns/"+name, []byte(stored), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := store.Open(t.Context(), backend, store.Options{ValueBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	h.Store = s
+	for i := range 20 {
+		token := ""
+		for page, want := range []int{200, 200, 500} {
+			a := do(t, h, "GET", configMaps+"?limit=2&continue="+token, "")
+			if token, _ = a.meta("continue").(string); a.code != want || (token == "") != (want == 500) {
+				t.Fatalf("list %d, page %d: got %d %q %s, want %d", i, page, a.code, token, a.message(), want)
 			}
 		}
 	}

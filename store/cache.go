@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/internal/sorted"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/resource"
@@ -35,6 +36,8 @@ type Resource struct {
 	// loadsLong is set while the cache is being loaded for longer than loadPatience.
 	loadsLong atomic.Bool
 	gets      atomic.Int64 // before the cache was loaded
+	pages     atomic.Int64 // likewise
+	paging    turn         // held by who reads a page without the cache
 	counted   atomic.Bool  // it was looked whether there are objects
 	// acknowledged is the revision of the newest write of this process. The
 	// resource of a definition that replaces this one has the same counter.
@@ -134,7 +137,7 @@ func (r *Resource) fill(ctx context.Context) error {
 	r.state, r.arrived = isLoading, arrivals{}
 	r.mu.Unlock()
 	began := time.Now()
-	tree, revision, _, err := r.read(ctx, part{prefix: r.prefix}, r.store.values.Offer)
+	tree, revision, err := r.read(ctx, r.prefix, 0, r.store.values.Offer)
 	if err == nil {
 		// The feed may have to deliver the past of what was read.
 		err = r.wait(ctx, revision, listPatience)
@@ -173,60 +176,57 @@ func (r *Resource) fill(ctx context.Context) error {
 	return nil
 }
 
-// part says which objects of the backend are read.
-type part struct {
-	prefix   string
-	revision int64  // zero for the current
-	start    string // the first key, or that of the first object if it is empty
-	most     int    // how many are read at most; zero is no limit
+// gathering makes a tree of objects that are read from the backend. made is called with each record that
+// the cache does not have: if there is a ValueCache, it has to copy the stored bytes or to let them go.
+type gathering struct {
+	*Resource
+	made       func(*Record)
+	tree       *tree
+	unreadable UnreadableObjects
+	seen       int
+	last       string // key
 }
 
-// read builds a tree of objects from the backend, and reports whether there are more of them than
-// it should read. made is called with each record that the cache does not have: if
-// there is a ValueCache, it has to copy the stored bytes or to let them go.
-func (r *Resource) read(ctx context.Context, p part, made func(*Record)) (_ *tree, revision int64, more bool, err error) {
-	tree := newTree()
-	var unreadable UnreadableObjects
-	opts := storage.ListOptions{MaxBytes: loadBytes, Revision: p.revision, Start: p.start}
-	for seen := 0; ; {
-		if opts.Limit = loadPage; p.most > 0 {
-			opts.Limit = min(loadPage, p.most-seen)
+func (g *gathering) add(kv *storage.KeyValue) error {
+	g.seen, g.last = g.seen+1, kv.Key
+	rec, err := g.known(kv), error(nil)
+	if rec == nil {
+		if rec, err = g.readRecord(kv); err == nil {
+			g.noteSize(rec)
+			g.made(rec)
 		}
-		last := ""
-		page, err := r.store.scan(ctx, p.prefix, opts, func(kv *storage.KeyValue) error {
-			last = kv.Key
-			seen++
-			rec, err := r.known(kv), error(nil)
-			if rec == nil {
-				if rec, err = r.readRecord(kv); err == nil {
-					r.noteSize(rec)
-					made(rec)
-				}
-			}
-			var one *Unreadable
-			switch {
-			case errors.As(err, &one):
-				unreadable = append(unreadable, one)
-			case err != nil:
-				return err
-			default:
-				tree.Set(rec)
-			}
-			if len(unreadable) == MaxUnreadable {
-				return unreadable
-			}
-			return nil
-		})
-		if err != nil {
-			return nil, 0, false, err
+	}
+	var one *Unreadable
+	switch {
+	case errors.As(err, &one):
+		g.unreadable = append(g.unreadable, one)
+	case err != nil:
+		return err
+	default:
+		g.tree.Set(rec)
+	}
+	if len(g.unreadable) == MaxUnreadable {
+		return g.unreadable
+	}
+	return nil
+}
+
+// read builds a tree of the objects below a prefix from the backend, as of a revision,
+// zero for the current. made is that of gathering.
+func (r *Resource) read(ctx context.Context, prefix string, revision int64, made func(*Record)) (*tree, int64, error) {
+	g := gathering{Resource: r, made: made, tree: newTree()}
+	opts := storage.ListOptions{Limit: loadPage, MaxBytes: loadBytes, Revision: revision}
+	for {
+		page, err := r.store.scan(ctx, prefix, opts, g.add)
+		switch {
+		case err != nil:
+			return nil, 0, err
+		case !page.More && len(g.unreadable) > 0:
+			return nil, 0, g.unreadable
+		case !page.More:
+			return g.tree, page.Revision, nil
 		}
-		if full := p.most > 0 && seen >= p.most; full || !page.More {
-			if len(unreadable) > 0 {
-				return nil, 0, false, unreadable
-			}
-			return tree, page.Revision, page.More, nil
-		}
-		opts.Revision, opts.Start = page.Revision, storage.NextKey(last)
+		opts.Revision, opts.Start = page.Revision, storage.NextKey(g.last)
 	}
 }
 
@@ -295,7 +295,7 @@ func (r *Resource) enter(ev *storage.Event) {
 			if rec, err = r.readRecord(&ev.KV); err != nil {
 				r.store.log.Error("store: object cannot be read", "key", ev.KV.Key, "error", err)
 				r.drop()
-				r.spoiled = true
+				r.spoiled = !errors.Is(err, budget.ErrBusy)
 				return
 			}
 		}
@@ -428,14 +428,6 @@ func errReset() error {
 // exactly returns the state at one revision: that of the cache if nothing has
 // changed since, else from the history of the backend.
 func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, error) {
-	if s, err := r.kept(ctx, revision); s != nil || err != nil {
-		return s, err
-	}
-	return r.Direct(ctx, r.prefix, revision)
-}
-
-// kept returns the state at one revision, nil if it is to be read from the history of the backend.
-func (r *Resource) kept(ctx context.Context, revision int64) (*Snapshot, error) {
 	current, err := r.ready(ctx, Read{}, getPatience)
 	late := errors.Is(err, errFeedLate)
 	switch {
@@ -453,27 +445,31 @@ func (r *Resource) kept(ctx context.Context, revision int64) (*Snapshot, error) 
 			return &Snapshot{Revision: revision, tree: s.tree, indexes: s.indexes}, nil
 		}
 	}
-	return r.pinned(revision), nil
+	if s := r.pinned(revision); s != nil {
+		return s, nil
+	}
+	return r.Direct(ctx, r.prefix, revision)
 }
 
 // Direct reads the objects whose keys begin with prefix from the backend, without the
 // cache, as of a revision, zero for the current. Objects elsewhere in the resource that
 // cannot be read are no reason for it to fail, as they are for Snapshot.
 func (r *Resource) Direct(ctx context.Context, prefix string, revision int64) (*Snapshot, error) {
-	return r.readPart(ctx, part{prefix: prefix, revision: revision})
-}
-
-func (r *Resource) readPart(ctx context.Context, p part) (*Snapshot, error) {
-	read := &Snapshot{part: p.prefix != r.prefix || p.most > 0}
-	tree, current, more, err := r.read(ctx, p, func(rec *Record) {
-		r.store.values.Drop(rec) // a page of them is about to be read, again
-		read.own += rec.MemorySize()
-	})
+	read := &Snapshot{part: prefix != r.prefix}
+	tree, current, err := r.read(ctx, prefix, revision, r.keptBy(read))
 	if err != nil {
 		return nil, err
 	}
-	read.tree, read.more, read.Revision = tree, more, cmp.Or(p.revision, current)
+	read.tree, read.Revision = tree, cmp.Or(revision, current)
 	return read, nil
+}
+
+// keptBy returns what is called with each record that only a snapshot has.
+func (r *Resource) keptBy(s *Snapshot) func(*Record) {
+	return func(rec *Record) {
+		r.store.values.Drop(rec) // a page of them is about to be read, again
+		s.own += rec.MemorySize()
+	}
 }
 
 // SnapshotBelow returns the state of the objects whose keys begin with prefix; what it says of
@@ -481,47 +477,56 @@ func (r *Resource) readPart(ctx context.Context, p part) (*Snapshot, error) {
 // backend: who wants those of a namespace need not wait for all others.
 func (r *Resource) SnapshotBelow(ctx context.Context, prefix string, read Read) (*Snapshot, error) {
 	if prefix != r.prefix && !r.loaded.Load() && read.Exact == 0 && read.AtLeast == 0 && r.loadBeside(ctx) {
-		s, err := r.readPart(ctx, part{prefix: prefix, most: fewBelow})
-		if err != nil || !s.more {
+		s, err := r.readFew(ctx, prefix, storage.ListOptions{Limit: fewBelow})
+		if err != nil && !errors.Is(err, errMany) || err == nil && !s.more {
 			return s, err
 		}
 	}
 	return r.Snapshot(ctx, read)
 }
 
-// SnapshotPage is SnapshotBelow for who wants no more than a few of the objects, from a key on, or from
-// the first if start is empty. Then there may be no others in the snapshot, and Following tells of them.
+// SnapshotPage is SnapshotBelow for who wants a page: no more than a few of the objects, from a key on, or
+// from the first if start is empty. Then there may be no others in the snapshot, and Following tells of them.
 func (r *Resource) SnapshotPage(ctx context.Context, prefix, start string, few int, read Read) (*Snapshot, error) {
-	page := part{prefix: prefix, revision: read.Exact, start: start, most: few}
-	switch {
-	case few > fewBelow || read != (Read{Exact: read.Exact}):
-	case !r.loaded.Load() && r.loadBeside(ctx):
-		return r.readPage(ctx, page)
-	case read.Exact != 0:
-		if s, err := r.kept(ctx, read.Exact); s != nil || err != nil {
+	if read == (Read{Exact: read.Exact}) && r.store.values != nil && !r.loaded.Load() && r.pages.Add(1) <= fewGets {
+		s, err := r.DirectPage(ctx, prefix, start, few, read.Exact)
+		if !errors.Is(err, errMany) {
 			return s, err
 		}
-		return r.readPage(ctx, page)
 	}
 	return r.SnapshotBelow(ctx, prefix, read)
 }
 
-// readPage reads a part, and counts what follows it, if that is not too much.
-func (r *Resource) readPage(ctx context.Context, p part) (*Snapshot, error) {
-	s, err := r.readPart(ctx, p)
-	if err != nil || !s.more {
-		return s, err
+// DirectPage is SnapshotPage without the cache. It fails if the page is not small. One is read at a time:
+// nobody holds memory for it.
+func (r *Resource) DirectPage(ctx context.Context, prefix, start string, few int, revision int64) (*Snapshot, error) {
+	if few > fewBelow {
+		return nil, errMany
 	}
-	last, _ := s.tree.Last()
-	rest, err := r.store.scan(ctx, p.prefix, storage.ListOptions{
-		Revision: s.Revision, Start: storage.NextKey(last.Key), Limit: maxCounted, KeysOnly: true,
-	}, func(*storage.KeyValue) error { s.following++; return nil })
-	if err != nil {
+	if err := r.paging.lock(ctx); err != nil {
 		return nil, err
 	}
-	if rest.More {
-		s.following = -1
+	defer r.paging.unlock()
+	return r.readFew(ctx, prefix, storage.ListOptions{Start: start, Limit: few, Revision: revision, Count: true, CountMost: maxCounted})
+}
+
+// readFew reads the first of the objects below a prefix. The error is errMany if they take too much
+// memory.
+func (r *Resource) readFew(ctx context.Context, prefix string, opts storage.ListOptions) (*Snapshot, error) {
+	s := &Snapshot{part: true}
+	g := gathering{Resource: r, made: r.keptBy(s), tree: newTree()}
+	opts.MaxBytes = fewBytes
+	page, err := r.store.scan(ctx, prefix, opts, g.add)
+	switch {
+	case err != nil:
+		return nil, err
+	case len(g.unreadable) > 0:
+		return nil, g.unreadable
+	case page.More && g.seen < opts.Limit:
+		return nil, errMany
 	}
+	s.tree, s.Revision = g.tree, cmp.Or(opts.Revision, page.Revision)
+	s.more, s.following = page.More, int(page.Remaining)
 	return s, nil
 }
 

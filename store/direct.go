@@ -25,12 +25,15 @@ const (
 const (
 	// loadPatience is how long it waits for the cache to be loaded.
 	loadPatience = 20 * time.Millisecond
-	// fewGets is how many reads of one object are no reason to load it.
+	// fewGets is how many reads of one object, or of a page, are no reason to load it.
 	fewGets = 16
 	// fewBelow is how many objects a reader of those below a prefix reads at most, or of a page of
-	// them; maxCounted is how many are counted that follow a page.
-	fewBelow, maxCounted = 500, 10_000
+	// them, and fewBytes what they take; maxCounted is how many are counted that follow a page.
+	fewBelow, fewBytes, maxCounted = 500, 2 << 20, 10_000
 )
+
+// errMany: the objects that a reader wants are too many, or too large, to be read without the cache.
+var errMany = errors.New("too many objects")
 
 // errFeedLate: the backend has come to the revision that a read wants, the feed has not.
 var errFeedLate = errors.New("the feed is late")

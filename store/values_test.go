@@ -462,11 +462,11 @@ func TestSnapshotPage(t *testing.T) {
 	if r.loaded.Load() {
 		t.Error("the cache is loaded")
 	}
-	for range 2 * fewGets {
+	for range fewGets {
 		page(next(3), 4, then, 4, 4, 2)
 	}
-	if _, err := r.Snapshot(t.Context(), Read{}); err != nil || !r.loaded.Load() {
-		t.Fatalf("the cache is loaded: %v, %v", r.loaded.Load(), err)
+	if !r.loaded.Load() {
+		t.Error("the cache is not loaded after many pages")
 	}
 	page(next(3), 4, then, 4, 4, 2) // of a state that the cache does not have
 	page(next(7), 4, Read{}, 8, 2, 0)
@@ -475,6 +475,42 @@ func TestSnapshotPage(t *testing.T) {
 		t.Error("the whole state is not kept")
 	}
 	page(next(3), 4, then, 4, 4, 2)
+}
+
+// TestLargePagesAreLoaded: a page that takes much memory is not read without the cache, which is bounded.
+func TestLargePagesAreLoaded(t *testing.T) {
+	disk, err := engine.Open(engine.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer disk.Close()
+	for loaded := range 2 {
+		s, err := Open(t.Context(), disk, Options{ValueBytes: 1 << 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		r := s.Resource(podDefinition())
+		if loaded == 0 {
+			for i := range 3 {
+				pod := largePod(i, 1)
+				pod.Annotations["b"] = strings.Repeat("b", fewBytes/2)
+				mustCreate(t, r, pod)
+			}
+			s.Close()
+			continue
+		}
+		for few := 1; few <= 3; few++ {
+			want := few == 3
+			got, err := r.SnapshotPage(t.Context(), r.prefix, "", few, Read{})
+			if err != nil || got.Len() < few || r.loaded.Load() != want {
+				t.Errorf("a page of %d: %d objects, %v; the cache is loaded: %v, want %v", few, got.Len(), err, r.loaded.Load(), want)
+			}
+		}
+		if _, err := r.DirectPage(t.Context(), r.prefix, "", fewBelow+1, 0); !errors.Is(err, errMany) {
+			t.Errorf("a long page: %v", err)
+		}
+	}
 }
 
 // TestLongPagesAreNotCounted: what follows a page is counted if it is not too much.
