@@ -155,6 +155,8 @@ func (m *heldMemory) HoldDecoded(text []byte) error {
 	if limit := m.s.h.Memory.Decoded.Limit(); limit > 0 && weight > tooHeavy*limit {
 		return errTooHeavy()
 	}
+	// Its text, and what is made of that, as far as they are longer than what has come.
+	weight += bodyFactor * max(0, int64(len(text))-m.s.forBody)
 	if weight <= ordinaryObject {
 		weight = 0
 	}

@@ -285,7 +285,7 @@ func TestMemoryOfAnObjectIsKept(t *testing.T) {
 	s := &scope{h: h, req: &request.Request{}, context: t.Context()}
 	m := s.changes()
 	large := []byte(`{"a":[` + strings.Repeat("{},", 2000) + `{}]}`)
-	weight := wire.Weigh(large)
+	weight := wire.Weigh(large) + bodyFactor*int64(len(large))
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -319,6 +319,15 @@ func TestMemoryOfAnObjectIsKept(t *testing.T) {
 	m.Settle(true)
 	m.end()
 	held("the end", 0)
+	s.forBody = 1 << 20
+	long := []byte(`{"a":"` + strings.Repeat("x", 3<<20) + `"}`)
+	must(m.HoldDecoded(long))
+	m.Settle(true)
+	held("an object with a long text", wire.Weigh(long)+bodyFactor*(int64(len(long))-s.forBody))
+	must(m.HoldDecoded(long[:1<<20]))
+	m.Settle(true)
+	held("an object as long as its body", 0)
+	s.forBody = 0
 	must(m.HoldAnswer(1 << 20))
 	held("an answer after the end", webhookFactor<<20)
 	m.end()
@@ -359,6 +368,45 @@ func TestBusyConversions(t *testing.T) {
 	} {
 		if a := do(t, h, c.method, c.path, c.body, "Content-Type", c.contentType); a.code != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" {
 			t.Errorf("%s %s %s: got %d %v %.300s, want 429 with Retry-After", c.method, c.path, c.contentType, a.code, a.header, a.body)
+		}
+	}
+}
+
+// TestBusyReads: an object for whose conversion there is no memory is not one that cannot be read.
+func TestBusyReads(t *testing.T) {
+	busy := false
+	h, backend := serve(t, func(def *resource.Definition) {
+		var log steps
+		*def = orderedKind(&log)
+		def.Fields = []resource.Field{{Path: "spec.x", Get: func(resource.Object) string { return "" }}}
+		def.Versions[1].ToHub = func(obj resource.Object) (resource.Object, error) {
+			if busy {
+				return nil, fmt.Errorf("the webhook: %w", budget.ErrBusy)
+			}
+			return obj, nil
+		}
+	})
+	const path, unsafe = "/api/v1/namespaces/default/configmaps", "?ignoreStoreReadErrorWithClusterBreakingPotential=true"
+	for _, name := range []string{"a", "b"} {
+		stored := `{"apiVersion":"v1beta1","kind":"ConfigMap","metadata":{"name":"` + name + `","namespace":"default"}}`
+		if _, err := backend.Create(t.Context(), "/registry/configmaps/default/"+name, []byte(stored), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, busy = range []bool{true, false} {
+		for _, c := range []struct {
+			method, path string
+			want         int
+		}{
+			{"GET", "/a", 200}, {"GET", "", 200}, {"GET", "?limit=1", 200}, {"GET", "?resourceVersion=0", 200},
+			{"DELETE", "/a" + unsafe, 409}, {"DELETE", "/b", 200},
+		} {
+			if busy {
+				c.want = http.StatusTooManyRequests
+			}
+			if a := do(t, h, c.method, path+c.path, ""); a.code != c.want || busy && (a.header.Get("Retry-After") == "" || strings.Contains(a.body, "corrupt")) {
+				t.Errorf("%s %s, short of memory: %v: got %d %v %.300s, want %d", c.method, c.path, busy, a.code, a.header, a.body, c.want)
+			}
 		}
 	}
 }

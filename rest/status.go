@@ -29,8 +29,11 @@ func (s *scope) fail(err error) {
 
 // translate gives errors of the store the words that clients know.
 func (s *scope) translate(err error) error {
+	if errors.Is(err, budget.ErrBusy) {
+		return apierrors.NewTooManyRequests(err.Error()+", please try again later", 1)
+	}
 	var known apierrors.APIStatus
-	if errors.As(err, &known) && !errors.Is(err, budget.ErrBusy) {
+	if errors.As(err, &known) {
 		return err
 	}
 	if err := s.unreadableError(err); err != nil {
@@ -47,8 +50,6 @@ func (s *scope) translate(err error) error {
 		return apierrors.NewConflict(gr, name, errModified)
 	case errors.Is(err, storage.ErrCompacted), errors.Is(err, store.ErrExpired):
 		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
-	case errors.Is(err, budget.ErrBusy):
-		return apierrors.NewTooManyRequests(err.Error()+", please try again later", 1)
 	case errors.Is(err, storage.ErrTooLarge):
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
 	case errors.Is(err, context.DeadlineExceeded):

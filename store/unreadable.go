@@ -104,8 +104,11 @@ func (r *Resource) Discard(ctx context.Context, key string, dryRun bool) error {
 		if err != nil && kv.Err == nil {
 			return err
 		}
-		if _, err := r.readRecord(&kv); err == nil {
+		switch _, err := r.readRecord(&kv); {
+		case err == nil:
 			return ErrReadable
+		case !errors.As(err, new(*Unreadable)):
+			return err
 		}
 		if dryRun {
 			return nil

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
@@ -326,7 +327,7 @@ func (r *Resource) newest(ctx context.Context, key string) (*Record, error) {
 }
 
 // readRecord makes the record of what was read from the backend. The error is
-// Unreadable.
+// Unreadable, or ErrBusy of the budget: nothing is known of the object.
 func (r *Resource) readRecord(kv *storage.KeyValue) (*Record, error) {
 	if kv.Err != nil {
 		return nil, &Unreadable{Key: kv.Key, Err: kv.Err}
@@ -337,6 +338,9 @@ func (r *Resource) readRecord(kv *storage.KeyValue) (*Record, error) {
 		rec, err = r.newRecord(kv.Key, kv.ModRevision, kv.Value, nil)
 		return err
 	})
+	if errors.Is(err, budget.ErrBusy) {
+		return nil, err
+	}
 	if err != nil {
 		return nil, &Unreadable{Key: kv.Key, Revision: kv.ModRevision, Err: err}
 	}
