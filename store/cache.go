@@ -448,7 +448,23 @@ func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, erro
 	if s := r.pinned(revision); s != nil {
 		return s, nil
 	}
-	return r.Direct(ctx, r.prefix, revision)
+	if err := r.reading.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer r.reading.unlock()
+	if s := r.pinned(revision); s != nil {
+		return s, nil // another has read it meanwhile
+	}
+	return r.directAndPin(ctx, revision)
+}
+
+// directAndPin reads all objects past the cache, and keeps them for others who want that state.
+func (r *Resource) directAndPin(ctx context.Context, revision int64) (*Snapshot, error) {
+	s, err := r.Direct(ctx, r.prefix, revision)
+	if err == nil {
+		r.Pin(s)
+	}
+	return s, err
 }
 
 // Direct reads the objects whose keys begin with prefix from the backend, without the

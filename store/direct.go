@@ -84,12 +84,7 @@ func (r *Resource) readPast(ctx context.Context, atLeast int64) (*Snapshot, erro
 		}
 	}
 	r.mu.Unlock()
-	s, err := r.Direct(ctx, r.prefix, 0)
-	if err != nil {
-		return nil, err
-	}
-	r.Pin(s)
-	return s, nil
+	return r.directAndPin(ctx, 0)
 }
 
 // loadBeside reports whether an object should be read from the backend, since the cache is

@@ -471,8 +471,8 @@ func TestSnapshotPage(t *testing.T) {
 	page(next(3), 4, then, 4, 4, 2) // of a state that the cache does not have
 	page(next(7), 4, Read{}, 8, 2, 0)
 	whole := page("", fewBelow+1, then, 0, pods, 0)
-	if r.Pin(whole); r.pinned(one.Revision) != whole {
-		t.Error("the whole state is not kept")
+	if again, err := r.Snapshot(t.Context(), then); again != whole {
+		t.Errorf("the whole state is not kept: %v", err)
 	}
 	page(next(3), 4, then, 4, 4, 2)
 }
