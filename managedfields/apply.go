@@ -16,11 +16,18 @@ import (
 	"sigs.k8s.io/structured-merge-diff/v6/merge"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/resource"
 )
 
-// internal makes the 500 error that kube-apiserver returns where it has no better code.
-func internal(format string, args ...any) *apierrors.StatusError {
+// internal makes the 500 error that kube-apiserver returns where it has no better code. If the error
+// in it is budget.ErrBusy, internal returns that error as it is: the request is to be sent again.
+func internal(format string, args ...any) error {
+	for _, arg := range args {
+		if err, ok := arg.(error); ok && errors.Is(err, budget.ErrBusy) {
+			return err
+		}
+	}
 	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: fmt.Sprintf(format, args...),
 	}}
@@ -28,8 +35,9 @@ func internal(format string, args ...any) *apierrors.StatusError {
 
 // Apply merges an apply configuration into the live object, nil if there is none, for
 // manager. It changes neither argument, and returns an object of the hub version with
-// managedFields set. Errors are API statuses; a conflict error has a cause for each
-// field that another manager owns. With force there are no conflicts.
+// managedFields set. Errors are API statuses, or budget.ErrBusy from Options.Convert; a
+// conflict error has a cause for each field that another manager owns. With force there
+// are no conflicts.
 func (m *Manager) Apply(live resource.Object, patch *unstructured.Unstructured, manager string, force bool, now time.Time) (resource.Object, error) {
 	if kind := patch.GroupVersionKind(); kind != m.opts.Kind {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("invalid object type: %v", kind))
@@ -178,10 +186,14 @@ func (a *application) merge(config *typed.TypedValue, force bool) (*typed.TypedV
 			}
 		}
 	}
-	builder := merge.UpdaterBuilder{Converter: &converter{m}, IgnoreFilter: filters}
+	convert := &converter{m: m}
+	builder := merge.UpdaterBuilder{Converter: convert, IgnoreFilter: filters}
 	updater := builder.BuildUpdater()
 	who := a.who.id()
 	result, sets, err := updater.Apply(a.before, config, fieldpath.APIVersion(m.version), sets, who, force)
+	if err != nil && convert.busy != nil {
+		return nil, nil, convert.busy
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -290,10 +302,23 @@ func describeObject(obj resource.Object) string {
 }
 
 // converter converts objects between versions for structured-merge-diff.
-type converter struct{ m *Manager }
+type converter struct {
+	m *Manager
+	// busy is the error of a conversion that was budget.ErrBusy. The library returns it
+	// without what it wraps.
+	busy error
+}
 
 // Convert implements merge.Converter.
 func (c *converter) Convert(object *typed.TypedValue, version fieldpath.APIVersion) (*typed.TypedValue, error) {
+	out, err := c.convert(object, version)
+	if errors.Is(err, budget.ErrBusy) {
+		c.busy = err
+	}
+	return out, err
+}
+
+func (c *converter) convert(object *typed.TypedValue, version fieldpath.APIVersion) (*typed.TypedValue, error) {
 	m := c.m
 	to, err := schema.ParseGroupVersion(string(version))
 	if err != nil {

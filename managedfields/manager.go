@@ -190,7 +190,7 @@ func (n *node) include(patterns *node) *node {
 //
 // If ownership cannot be computed, as for an object that does not match its schema, the
 // error says why, and the returned object is new with the managedFields of live: the write
-// need not fail.
+// need not fail. After budget.ErrBusy from Options.Convert it should: it can be sent again.
 func (m *Manager) Update(live, new resource.Object, manager string, now time.Time) (resource.Object, error) {
 	var before []metav1.ManagedFieldsEntry
 	if live != nil {

@@ -20,6 +20,7 @@ import (
 	smd "sigs.k8s.io/structured-merge-diff/v6/schema"
 	"sigs.k8s.io/structured-merge-diff/v6/typed"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/resource"
 )
@@ -167,6 +168,59 @@ func TestGoneVersion(t *testing.T) {
 	obj, err := m.Update(live, next, "m2", time.Now())
 	if err == nil || err.Error() != want || describe(obj.GetManagedFields()) != describe(entries) {
 		t.Errorf("update: %v, owners\n%s", err, describe(obj.GetManagedFields()))
+	}
+}
+
+// TestBusyConversion: a conversion for which the server has no memory fails the write, whichever of its
+// conversions it is. The owners would be wrong for good, and the client can try again.
+func TestBusyConversion(t *testing.T) {
+	kind := schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Thing"}
+	var left int // conversions for which there is memory
+	m, err := New(Options{Kind: kind, New: func() resource.Object { return newLoose(kind) }, Custom: true,
+		Convert: func(obj resource.Object, to schema.GroupVersion) (resource.Object, error) {
+			if left == 0 {
+				return nil, fmt.Errorf("webhook: %w", budget.ErrBusy)
+			}
+			left--
+			return twoVersions(obj, to)
+		}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	thing := func(size string) *unstructured.Unstructured {
+		u := newLoose(kind)
+		u.SetName("x")
+		u.Object["spec"] = map[string]any{"size": size}
+		return u
+	}
+	live := mustUpdate(t, m, nil, thing("1"), "m1")
+	live.SetUID("u")
+	entries := live.GetManagedFields()
+	entries[0].APIVersion = "example.com/v2"
+	entries[0].FieldsV1 = metav1.NewFieldsV1(`{"f:spec":{"f:length":{}}}`)
+	live.SetManagedFields(entries)
+	for name, write := range map[string]func() (resource.Object, error){
+		"apply": func() (resource.Object, error) { return m.Apply(live, thing("2"), "m2", true, time.Now()) },
+		"apply with a conflict": func() (resource.Object, error) {
+			return m.Apply(live, thing("2"), "m2", false, time.Now())
+		},
+		"update": func() (resource.Object, error) {
+			next := thing("2")
+			next.SetUID("u")
+			return m.Update(live, next, "m2", time.Now())
+		},
+	} {
+		const plenty = 100
+		left = plenty
+		if _, err := write(); errors.Is(err, budget.ErrBusy) || left == plenty {
+			t.Fatalf("%s with memory: got %v and %d conversions, want some", name, err, plenty-left)
+		}
+		for memory := range plenty - left {
+			left = memory
+			if _, err := write(); !errors.Is(err, budget.ErrBusy) {
+				t.Errorf("%s with memory for %d conversions: got %v, want ErrBusy", name, memory, err)
+			}
+		}
 	}
 }
 

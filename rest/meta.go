@@ -2,12 +2,14 @@ package rest
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path"
 	"strings"
 	"unicode"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/internal/problems"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
@@ -233,6 +235,9 @@ func (s *scope) updateManagedFields(live, obj resource.Object) (resource.Object,
 		return obj, nil
 	}
 	owned, err := s.h.Owners.Update(s.served, s.req.Subresource, live, obj, s.req.FieldManager, s.req.Received)
+	if errors.Is(err, budget.ErrBusy) {
+		return nil, err // with the owners as they were, later writers would miss conflicts
+	}
 	if err != nil && owned != nil {
 		// Who owns what is worth less than the write: it stays as it was. Of what
 		// is not stored nobody wants to know it.
