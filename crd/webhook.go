@@ -102,7 +102,9 @@ func (h *hook) convert(objs []resource.Object, apiVersion string) (converted []r
 		from, began := objs[0].GetObjectKind().GroupVersionKind().Version, time.Now()
 		if _, to, _ := strings.Cut(apiVersion, "/"); from != to {
 			defer func() {
-				measure.Since(h.metrics, began, measure.CRDConversionDuration, h.crd, from, to, strconv.FormatBool(err == nil))
+				if !isRefusal(err) {
+					measure.Since(h.metrics, began, measure.CRDConversionDuration, h.crd, from, to, strconv.FormatBool(err == nil))
+				}
 			}()
 		}
 	}
@@ -137,6 +139,9 @@ func (h *hook) convertAll(objs []resource.Object, apiVersion string) ([]resource
 	hold, release := h.client.Holding(context.Background(), answerFactor)
 	defer release()
 	converted, failure, err := h.callWebhook(send, apiVersion, hold)
+	if isRefusal(err) { // the webhook has not failed: the call counts neither as a failure nor as a success
+		return nil, fmt.Errorf("the answer of the conversion webhook for %v was not read: %w", kind, err)
+	}
 	if err != nil {
 		h.countCall(began, failure)
 		return nil, fmt.Errorf("conversion webhook for %v failed: %w", kind, err)
@@ -160,6 +165,9 @@ func (h *hook) convertAll(objs []resource.Object, apiVersion string) ([]resource
 	h.countCall(began, "")
 	return out, nil
 }
+
+// isRefusal reports whether a call has failed because this server has no memory for the answer.
+func isRefusal(err error) bool { return errors.As(err, new(*webhook.Refusal)) }
 
 // isBare reports whether an object has nothing but apiVersion and kind, or is the object
 // of a bookmark. Such objects are not sent to webhooks.

@@ -1,8 +1,10 @@
 package crd
 
 import (
+	"context"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/apikeel/kelson/budget"
+	"github.com/apikeel/kelson/internal/measuretest"
+	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/webhook"
 )
@@ -88,6 +93,28 @@ func TestConversion(t *testing.T) {
 	}
 	if content(in[0])["apiVersion"] != "example.com/v1" {
 		t.Error("what was passed in has changed")
+	}
+}
+
+// TestRefusedAnswerIsNoFailure: an answer for which there is no memory is not counted as a failure of the
+// webhook, and not called one.
+func TestRefusedAnswerIsNoFailure(t *testing.T) {
+	h := converting(t, func(_ *apiextensions.ConversionReview, objs []map[string]any) {
+		objs[0]["large"] = strings.Repeat("x", 1<<20) // a small answer needs no memory
+	})
+	sink := &measuretest.Sink{}
+	h.metrics = sink
+	h.client.Hold = func(context.Context, int64) (func(), error) { return nil, budget.ErrBusy }
+	_, err := h.convert(widgets("a"), "example.com/v2")
+	if !errors.Is(err, budget.ErrBusy) || strings.Contains(err.Error(), "fail") {
+		t.Errorf("got %v, want ErrBusy, and no word of a failure", err)
+	}
+	if counted := sink.Names(); len(counted) > 0 {
+		t.Errorf("got metrics %v, want none", counted)
+	}
+	h.client.Hold = nil
+	if _, err := h.convert(widgets("a"), "example.com/v2"); err != nil || len(sink.Of(measure.ConversionRequests, "success", "")) != 1 {
+		t.Errorf("with memory: got %v and metrics %v, want a success", err, sink.Names())
 	}
 }
 
