@@ -74,7 +74,7 @@ func (s *scope) connect() error {
 			return apierrors.NewForbidden(s.groupResource(), s.req.Name, errors.New(reason))
 		}
 	}
-	s.objects = s.h.objects(s.def)
+	s.objects = track(s.h.objects(s.def))
 	to, err := c.Locate(s.ctx(), target{s}, options)
 	switch {
 	case err != nil:

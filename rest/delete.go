@@ -537,10 +537,7 @@ func (s *scope) deleteCollection() error {
 	if err := s.removeAll(p.Records, opts); err != nil {
 		return err
 	}
-	if err := s.writeList(p); !errors.Is(err, budget.ErrBusy) || s.req.DryRun {
-		return err
-	}
-	return uncertainError{apierrors.NewTimeoutError("the objects are deleted or marked, but the server has no memory for an answer with them", 0)}
+	return s.writeList(p)
 }
 
 // removeAll deletes objects, several at a time, until one cannot be. Those that are

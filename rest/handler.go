@@ -155,7 +155,7 @@ type scope struct {
 	served  *resource.Served
 	def     *resource.Definition
 	sub     *resource.Subresource // nil for the resource itself
-	objects *store.Resource
+	objects *trackedObjects
 	enc     wire.Encoder // makes the bytes of the answer
 	applied bool         // by server-side apply, which has settled who owns what
 	// noManagedFields makes the write store an object without its managedFields.
@@ -196,7 +196,7 @@ func (h *Handler) Route(w http.ResponseWriter, r *http.Request) bool {
 	s.startSpan()
 	defer s.endHolds()
 	if err := s.serve(); err != nil {
-		s.fail(err)
+		s.fail(s.errorAfterWrite(err))
 	}
 	s.span.EndVerb(s.req)
 	return true
@@ -329,7 +329,7 @@ func (s *scope) serve() error {
 		return s.compute()
 	}
 	if s.def.Answer == nil {
-		s.objects = s.h.objects(s.def)
+		s.objects = track(s.h.objects(s.def))
 	}
 	if ns := s.req.Namespace; (ns == "." || ns == "..") && verb != request.Create {
 		return errBare(fmt.Errorf("invalid key: %q", strings.TrimSuffix("/"+s.def.StorageKey+"/"+ns+"/"+s.req.Name, "/")))

@@ -68,8 +68,8 @@ func refusesWhenFull(t *testing.T, h *Handler, memory *budget.Memory) {
 	}
 	group.Go(func() {
 		a := do(t, h, "PATCH", configMaps+"/new", `[{"op":"copy","from":"/data/x","path":"/data/y"}]`, "Content-Type", "application/json-patch+json")
-		if a.code != http.StatusGatewayTimeout || a.header.Get("Retry-After") != "" || !strings.Contains(a.body, "the object is stored") {
-			t.Errorf("patch: got %d with Retry-After %q and %.200s, want 504 without one, and that the object is stored", a.code, a.header.Get("Retry-After"), a.body)
+		if a.code != http.StatusGatewayTimeout || a.header.Get("Retry-After") != "" || !strings.Contains(a.body, "the change is stored") {
+			t.Errorf("patch: got %d with Retry-After %q and %.200s, want 504 without one, and that the change is stored", a.code, a.header.Get("Retry-After"), a.body)
 		}
 	})
 	group.Wait()

@@ -65,7 +65,7 @@ func (o objects) scope(ctx context.Context, verb, namespace, name string) (*scop
 		Namespace: namespace, Resource: served.Definition.Resource, Name: name,
 	}}
 	return &scope{
-		h: o.h, req: req, served: served, def: served.Definition, objects: o.h.objects(served.Definition),
+		h: o.h, req: req, served: served, def: served.Definition, objects: track(o.h.objects(served.Definition)),
 		enc:     wire.Encoder{Served: served},
 		context: request.With(ctx, req),
 	}, nil

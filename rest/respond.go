@@ -66,19 +66,13 @@ var answers = sync.Pool{New: func() any { return new([]byte) }}
 
 const maxAnswer = 64 << 10
 
-// respondWritten answers with a record that an object has just been written to. The write is done,
-// so it is not refused any more: if there is no memory for the answer, the client is told so, and
-// not to try again.
+// respondWritten answers with a record that an object has just been written to.
 func (s *scope) respondWritten(code int, rec *store.Record, obj resource.Object) error {
 	if err := s.enc.NoteWritten(rec, obj); err != nil {
 		return err
 	}
 	s.enc.ForWriter = true
-	err := s.respond(code, rec)
-	if errors.Is(err, budget.ErrBusy) || yamltext.IsRefusal(err) {
-		return uncertainError{apierrors.NewTimeoutError("the object is stored, but the server has no memory for an answer with it: get it", 0)}
-	}
-	return writeConversionError(err)
+	return writeConversionError(s.respond(code, rec))
 }
 
 // respondObject answers with an object of the hub version that is not in the

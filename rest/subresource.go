@@ -83,7 +83,7 @@ func (s *scope) createOn() error {
 	}
 	for i := range def.Subresources {
 		if def.Subresources[i].Name == sub {
-			s.def, s.sub, s.objects = def, &def.Subresources[i], s.h.objects(def)
+			s.def, s.sub, s.objects = def, &def.Subresources[i], track(s.h.objects(def))
 			s.req.Name = body.GetName()
 			if err := s.checkName(); err != nil {
 				return err
@@ -209,8 +209,8 @@ func (o others) Update(ctx context.Context, namespace, name string, change func(
 	on := *o.s
 	req := *o.s.req
 	req.Namespace, req.Name = namespace, name
-	on.req, on.def, on.sub, on.objects = &req, o.Definition(), nil, o.Resource
-	return target{&on}.Update(ctx, func(obj resource.Object) error {
+	on.req, on.def, on.sub, on.objects = &req, o.Definition(), nil, track(o.Resource)
+	obj, err := target{&on}.Update(ctx, func(obj resource.Object) error {
 		live := obj.DeepCopyObject().(resource.Object)
 		if err := change(obj); err != nil || on.h.Owners == nil {
 			return err
@@ -221,4 +221,8 @@ func (o others) Update(ctx context.Context, namespace, name string, change func(
 		}
 		return err
 	})
+	if on.objects.written.Load() {
+		o.s.objects.written.Store(true)
+	}
+	return obj, err
 }
