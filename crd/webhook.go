@@ -158,7 +158,7 @@ func (h *hook) convertAll(objs []resource.Object, apiVersion string) ([]resource
 		u, err := checkConverted(converted[n].Raw, objs[i].(*unstructured.Unstructured), apiVersion)
 		if err != nil {
 			h.countCall(began, badObject)
-			return nil, fmt.Errorf("conversion webhook for %v returned invalid %w", kind, atIndex(n, len(places), err))
+			return nil, &invalidObject{kind: kind, index: i, inList: len(objs) > 1, err: err}
 		}
 		out[i] = u
 	}
@@ -179,22 +179,40 @@ func isBare(obj resource.Object) bool {
 	return members <= 2
 }
 
-// atIndex adds to an error which object it is about, if there are several.
-func atIndex(n, of int, err error) error {
+// invalidObject is the error about one object of an answer. It implements resource.ItemError.
+type invalidObject struct {
+	kind   schema.GroupVersionKind
+	index  int // of the object
+	inList bool
+	err    error
+}
+
+// Error implements error.
+func (e *invalidObject) Error() string {
 	var where *badMeta
 	what := "converted object"
-	if errors.As(err, &where) {
+	if errors.As(e.err, &where) {
 		what = "metadata in object"
 	}
 	switch {
-	case of > 1:
-		return fmt.Errorf("%s at index %d: %w", what, n, err)
+	case e.inList:
+		what = fmt.Sprintf("%s at index %d", what, e.index)
 	case where != nil:
-		return fmt.Errorf("metadata: %w", err)
-	case errors.As(err, new(*otherObject)):
-		return fmt.Errorf("object: %w", err)
+		what = "metadata"
+	case errors.As(e.err, new(*otherObject)):
+		what = "object"
+	default:
+		what = "object at index 0"
 	}
-	return fmt.Errorf("object at index 0: %w", err)
+	return fmt.Sprintf("conversion webhook for %v returned invalid %s: %v", e.kind, what, e.err)
+}
+
+// Unwrap returns what is wrong with the object.
+func (e *invalidObject) Unwrap() error { return e.err }
+
+// InList implements resource.ItemError.
+func (e *invalidObject) InList(position func(index int) int) error {
+	return &invalidObject{kind: e.kind, index: position(e.index), inList: true, err: e.err}
 }
 
 // answerFactor is how many times its bytes an answer takes: its text and the objects in it, which may

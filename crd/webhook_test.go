@@ -96,6 +96,27 @@ func TestConversion(t *testing.T) {
 	}
 }
 
+// TestInvalidObjectInAList: the error about an object that was converted alone, as a part of a list, is that
+// of an object of the list.
+func TestInvalidObjectInAList(t *testing.T) {
+	_, err := converting(t, func(_ *apiextensions.ConversionReview, objs []map[string]any) { objs[0]["kind"] = "Other" }).convert(widgets("a"), "example.com/v2")
+	var item resource.ItemError
+	if !errors.As(err, &item) {
+		t.Fatalf("got %v, want an ItemError", err)
+	}
+	for _, c := range []struct {
+		err  error
+		want string
+	}{
+		{err, "invalid object at index 0: invalid kind"},
+		{item.InList(func(index int) int { return 700 + index }), "invalid converted object at index 700: invalid kind"},
+	} {
+		if !strings.Contains(c.err.Error(), c.want) {
+			t.Errorf("got %v, want %q", c.err, c.want)
+		}
+	}
+}
+
 // TestRefusedAnswerIsNoFailure: an answer for which there is no memory is not counted as a failure of the
 // webhook, and not called one.
 func TestRefusedAnswerIsNoFailure(t *testing.T) {

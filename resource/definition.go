@@ -204,7 +204,8 @@ type Version struct {
 	// in this version. Nil is for versions that have all fields.
 	Keep func(hub, before Object)
 	// FromHubAll converts many objects in one call, for conversions that are
-	// expensive one by one (webhooks). If it is nil, FromHub converts each.
+	// expensive one by one (webhooks). If it is nil, FromHub converts each. The error may
+	// be or wrap an ItemError.
 	FromHubAll func(objs []Object) ([]Object, error)
 	// Prune removes the fields that the schema of the version does not have from an
 	// unstructured object. It returns the paths of the removed fields if how is
@@ -321,6 +322,14 @@ type Subresource struct {
 	Owned bool
 	// Connect makes requests open a connection to a backend, such as a kubelet.
 	Connect *Connect
+}
+
+// ItemError is the error of Version.FromHubAll about one of the objects.
+type ItemError interface {
+	error
+	// InList returns the error for a list of which the objects are a part. position
+	// returns where in the list the object with an index in the part is.
+	InList(position func(index int) int) error
 }
 
 // Projection converts between an object and the kind of a subresource, such as

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"errors"
 	"strconv"
 
 	"github.com/apikeel/kelson/internal/jsonvalue"
@@ -148,9 +149,10 @@ const (
 func (e *Encoder) convertAll(records []*Record) error {
 	def := e.Served.Definition
 	var todo []*Record
-	for _, rec := range records {
+	var positions []int // of the records in todo
+	for i, rec := range records {
 		if !rec.hasEncoding(e.id(encodingJSON)) {
-			todo = append(todo, rec)
+			todo, positions = append(todo, rec), append(positions, i)
 		}
 	}
 	for len(todo) > 0 {
@@ -173,9 +175,12 @@ func (e *Encoder) convertAll(records []*Record) error {
 			}
 			objs = append(objs, obj)
 		}
-		some := todo[:len(objs)]
-		todo = todo[len(objs):]
+		some, at := todo[:len(objs)], positions[:len(objs)]
+		todo, positions = todo[len(objs):], positions[len(objs):]
 		converted, err := e.Served.Version.FromHubAll(objs)
+		if item := resource.ItemError(nil); errors.As(err, &item) {
+			err = item.InList(func(index int) int { return at[index] })
+		}
 		if err != nil {
 			return &ConversionError{Err: err}
 		}

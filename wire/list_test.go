@@ -10,6 +10,13 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
+// failedItem is an ItemError.
+type failedItem struct{ index int }
+
+func (f failedItem) Error() string { return fmt.Sprintf("index %d", f.index) }
+
+func (f failedItem) InList(position func(int) int) error { return failedItem{position(f.index)} }
+
 // TestConvertInParts: a list is converted in parts of so many objects and of such a weight.
 func TestConvertInParts(t *testing.T) {
 	hub, other := things(t, false)
@@ -65,5 +72,23 @@ func TestConvertInParts(t *testing.T) {
 	e := &Encoder{Served: other, Format: Format{Media: JSON}}
 	if err := e.Convert(records(1, 1)); !errors.As(err, new(*ConversionError)) {
 		t.Errorf("got %v, want that of the conversion", err)
+	}
+	// The error about an object says where in the list it is, whatever part it is converted in.
+	all, bad := records(convertAtOnce+3, 1), convertAtOnce+1
+	failed = nil
+	if err := e.Convert(all[:2]); err != nil { // which are not converted again
+		t.Fatal(err)
+	}
+	other.Version.FromHubAll = func(objs []resource.Object) ([]resource.Object, error) {
+		for i, obj := range objs {
+			if obj.GetName() == fmt.Sprint(bad) {
+				return nil, fmt.Errorf("pruned: %w", failedItem{i})
+			}
+		}
+		return objs, nil
+	}
+	var item failedItem
+	if err := e.Convert(all); !errors.As(err, &item) || item.index != bad {
+		t.Errorf("got %v, want an error about index %d", err, bad)
 	}
 }
