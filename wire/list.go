@@ -147,11 +147,11 @@ const (
 
 // convertAll makes the JSON of records, converting many by one call.
 func (e *Encoder) convertAll(records []*Record) error {
-	def := e.Served.Definition
+	def, rows := e.Served.Definition, e.hasConvertedRows()
 	var todo []*Record
 	var positions []int // of the records in todo
 	for i, rec := range records {
-		if !rec.hasEncoding(e.id(encodingJSON)) {
+		if !rec.hasEncoding(e.id(encodingJSON)) || rows && !rec.hasEncoding(e.id(encodingRow)) {
 			todo, positions = append(todo, rec), append(positions, i)
 		}
 	}
@@ -187,6 +187,11 @@ func (e *Encoder) convertAll(records []*Record) error {
 		if err := e.keepConverted(some, converted); err != nil {
 			return err
 		}
+		if rows {
+			if err := e.keepRows(some, objs, converted); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
@@ -206,6 +211,28 @@ func (e *Encoder) keepConverted(records []*Record, converted []resource.Object) 
 			return err
 		}
 		rec.noteConverted()
+	}
+	return nil
+}
+
+// hasConvertedRows reports whether the answer is a table whose rows are made from converted objects, each
+// on its own.
+func (e *Encoder) hasConvertedRows() bool {
+	return e.Format.Shape == ShapeTable && e.Served.Version.Cells != nil && e.Served.Definition.Arrange == nil
+}
+
+// keepRows makes the rows of records of objects that were converted.
+func (e *Encoder) keepRows(records []*Record, objs, converted []resource.Object) error {
+	for i, rec := range records {
+		if _, err := rec.Encoding(e.id(encodingRow), func(*Record) ([]byte, error) {
+			cells, err := e.Served.Version.Cells(converted[i])
+			if err != nil {
+				return nil, err
+			}
+			return e.makeRow(objs[i], cells)
+		}); err != nil {
+			return err
+		}
 	}
 	return nil
 }

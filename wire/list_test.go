@@ -17,6 +17,55 @@ func (f failedItem) Error() string { return fmt.Sprintf("index %d", f.index) }
 
 func (f failedItem) InList(position func(int) int) error { return failedItem{position(f.index)} }
 
+// TestConvertedRows: a table of another version asks for no object twice.
+func TestConvertedRows(t *testing.T) {
+	hub, other := things(t, false)
+	var all []*Record
+	for i := range 3 {
+		obj := thing()
+		obj.SetName(fmt.Sprint(i))
+		stored, err := EncodeStored(hub.Definition, obj)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, NewRecord(Record{Key: obj.GetName(), Revision: int64(i + 1)}, stored, nil, nil, nil, nil))
+	}
+	alone := 0
+	convert := other.Version.FromHub
+	other.Version.FromHub = func(obj resource.Object) (resource.Object, error) {
+		alone++
+		return convert(obj)
+	}
+	other.Version.FromHubAll = func(objs []resource.Object) (out []resource.Object, err error) {
+		for _, obj := range objs {
+			converted, err := convert(obj)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, converted)
+		}
+		return out, nil
+	}
+	other.Version.Cells = func(obj resource.Object) ([]any, error) {
+		return []any{obj.GetObjectKind().GroupVersionKind().Version, obj.GetName()}, nil
+	}
+	for _, include := range []Include{IncludeMetadata, IncludeNone, IncludeObject} {
+		e := &Encoder{Served: other, Format: Format{Media: JSON, Shape: ShapeTable}, Include: include}
+		if err := e.Convert(all); err != nil {
+			t.Fatal(err)
+		}
+		for i, rec := range all {
+			row, err := e.appendRow(nil, rec)
+			if want := fmt.Sprintf(`{"cells":["v2","%d"],`, i); err != nil || !strings.HasPrefix(string(row), want) {
+				t.Errorf("got %.300s, %v, want %s", row, err, want)
+			}
+		}
+	}
+	if alone != 0 {
+		t.Errorf("%d objects were converted alone", alone)
+	}
+}
+
 // TestConvertInParts: a list is converted in parts of so many objects and of such a weight.
 func TestConvertInParts(t *testing.T) {
 	hub, other := things(t, false)

@@ -100,20 +100,17 @@ func (e *Encoder) makeRecordRow(rec *Record) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return e.makeRow(obj, nil)
-}
-
-// makeRow makes the row of an object up to the object itself: {"cells":[…],"conditions":[…]
-// Ages are marked. The cells can be changed.
-func (e *Encoder) makeRow(obj resource.Object, change func(resource.Object, []any)) ([]byte, error) {
 	cells, err := e.cells(obj)
 	if err != nil {
 		return nil, err
 	}
-	if change != nil {
-		change(obj, cells)
-	}
-	row := []byte(`{"cells":[`)
+	return e.makeRow(obj, cells)
+}
+
+// makeRow makes the row of an object of the hub version up to the object itself:
+// {"cells":[…],"conditions":[…] Ages are marked.
+func (e *Encoder) makeRow(obj resource.Object, cells []any) (row []byte, err error) {
+	row = []byte(`{"cells":[`)
 	for i, cell := range cells {
 		if i > 0 {
 			row = append(row, ',')
@@ -234,7 +231,14 @@ func (e *Encoder) writeArranged(w *Writer, p *Page) error {
 	}
 	change := e.Served.Definition.Arrange(objs)
 	for i, obj := range objs {
-		row, err := e.makeRow(obj, change)
+		cells, err := e.cells(obj)
+		if err != nil {
+			return err
+		}
+		if change != nil {
+			change(obj, cells)
+		}
+		row, err := e.makeRow(obj, cells)
 		if err != nil {
 			return err
 		}
