@@ -30,7 +30,8 @@ func (s *scope) fail(err error) {
 // translate gives errors of the store the words that clients know.
 func (s *scope) translate(err error) error {
 	if errors.Is(err, budget.ErrBusy) {
-		return apierrors.NewTooManyRequests(err.Error()+", please try again later", 1)
+		// Who has asked for memory is not to blame: a conversion webhook is named in err.
+		return apierrors.NewTooManyRequests(budget.ErrBusy.Error()+", please try again later", 1)
 	}
 	var known apierrors.APIStatus
 	if errors.As(err, &known) {
