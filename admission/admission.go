@@ -82,9 +82,12 @@ type Attributes struct {
 	notes map[string]any
 
 	ends []func(resource.Outcome)
+
+	interrupted error // see Interrupt
 }
 
-// Memory is what writes hold of the memory of the server. Its errors are those of the API.
+// Memory is what writes hold of the memory of the server. Its errors are those of the API, or
+// budget.ErrBusy.
 type Memory interface {
 	// HoldPatch waits until a patch may be applied that takes so many bytes.
 	HoldPatch(bytes int64) error
@@ -128,6 +131,26 @@ func (a *Attributes) End(o resource.Outcome) {
 		ends[i](o)
 	}
 }
+
+// Interrupt has Chain refuse the write with an error, whatever the plugin makes of it: the server could
+// not find out what a webhook or a policy says about the write, but none of them has failed, so a
+// failurePolicy does not apply. The first error is kept. Package match calls it when the server is short
+// of memory.
+func (a *Attributes) Interrupt(err error) {
+	if a.interrupted == nil {
+		a.interrupted = err
+	}
+}
+
+// Interrupted returns the error of Interrupt, or that of the context if the client has gone or its time
+// is over. A plugin with failurePolicies returns it instead of another error, before it counts or
+// reports a failure.
+func (a *Attributes) Interrupted(ctx context.Context) error {
+	return cmp.Or(a.interrupted, ctx.Err())
+}
+
+// uninterrupted returns the error of Interrupt, or else that of a plugin.
+func (a *Attributes) uninterrupted(err error) error { return cmp.Or(a.interrupted, err) }
 
 // Target returns the kind of write, for Plugin.Handles.
 func (a *Attributes) Target() Target {
@@ -278,7 +301,7 @@ func (c *Chain) Admit(ctx context.Context, a *Attributes) (err error) {
 		last := began
 		for i, m := range p.mutators {
 			a.Trace.begin(StepAdmit, m.Name(), a)
-			err = m.Admit(ctx, a)
+			err = a.uninterrupted(m.Admit(ctx, a))
 			a.Trace.end(a, err)
 			if last = p.admit.plugins[i].end(last, err); err != nil {
 				break
@@ -301,7 +324,7 @@ func (c *Chain) Validate(ctx context.Context, a *Attributes) (err error) {
 	last := began
 	for i, v := range p.validators {
 		a.Trace.begin(StepValidate, v.Name(), a)
-		err = v.Validate(ctx, a)
+		err = a.uninterrupted(v.Validate(ctx, a))
 		a.Trace.end(a, err)
 		if last = p.validate.plugins[i].end(last, err); err != nil {
 			break

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"errors"
 	"net/http"
 	"strings"
 	"time"
@@ -185,10 +186,10 @@ func (m *heldMemory) hold(bytes int64) error {
 	}
 	err := m.held.Raise(m.s.ctx(), m.object+bytes)
 	m.since = time.Now()
-	if err != nil {
+	if err != nil && !errors.Is(err, budget.ErrBusy) { // by which admission knows that nobody has failed
 		return m.s.translate(err)
 	}
-	return nil
+	return err
 }
 
 func (m *heldMemory) lower(bytes int64) {

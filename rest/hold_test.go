@@ -2,6 +2,7 @@ package rest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -366,8 +367,60 @@ func TestBusyConversions(t *testing.T) {
 		{"GET", path + "/a", "", ""},
 		{"GET", path, "", ""},
 	} {
-		if a := do(t, h, c.method, c.path, c.body, "Content-Type", c.contentType); a.code != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" {
-			t.Errorf("%s %s %s: got %d %v %.300s, want 429 with Retry-After", c.method, c.path, c.contentType, a.code, a.header, a.body)
+		a := do(t, h, c.method, c.path, c.body, "Content-Type", c.contentType)
+		if a.code != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" || strings.Contains(a.body, "webhook") {
+			t.Errorf("%s %s %s: got %d %v %.300s, want 429 with Retry-After, and no word of a webhook", c.method, c.path, c.contentType, a.code, a.header, a.body)
+		}
+	}
+}
+
+// busyPlugin stands for a policy with failurePolicy Ignore that cannot read what it needs.
+type busyPlugin struct{}
+
+func (busyPlugin) Name() string                  { return "Busy" }
+func (busyPlugin) Handles(admission.Target) bool { return true }
+
+func (busyPlugin) Validate(_ context.Context, a *admission.Attributes) error {
+	a.Interrupt(fmt.Errorf("policy p: %w", budget.ErrBusy))
+	return nil
+}
+
+// TestBusyAdmission: a write about which admission cannot decide for want of memory is to be sent again.
+func TestBusyAdmission(t *testing.T) {
+	h, _ := serve(t, nil)
+	h.Admission = admission.NewChain(busyPlugin{})
+	a := do(t, h, "POST", configMaps, `{"metadata":{"name":"a"}}`)
+	if a.code != http.StatusTooManyRequests || a.header.Get("Retry-After") == "" || strings.Contains(a.body, "policy") {
+		t.Errorf("got %d %v %.300s, want 429 with Retry-After, and no word of a policy", a.code, a.header, a.body)
+	}
+	if a := do(t, h, "GET", configMaps+"/a", ""); a.code != http.StatusNotFound {
+		t.Errorf("afterwards: got %d %.300s, want 404", a.code, a.body)
+	}
+}
+
+// TestMemoryOfAWriteTellsThatItIsBusy: who asks for memory can tell that there is none from a fault of
+// its own.
+func TestMemoryOfAWriteTellsThatItIsBusy(t *testing.T) {
+	h := &Handler{Memory: budget.New(512 << 20)}
+	s := &scope{h: h, req: &request.Request{}, context: t.Context(), served: &resource.Served{}, def: &resource.Definition{}}
+	m := s.changes()
+	defer m.end()
+	if err := m.HoldPatch(1 << 20); err != nil { // who holds some does not wait for more
+		t.Fatal(err)
+	}
+	gate := &h.Memory.Changed
+	release, err := gate.Acquire(t.Context(), gate.Room(false)-gate.Held(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer release()
+	for what, hold := range map[string]func() error{
+		"a patch":   func() error { return m.HoldPatch(2 << 20) },
+		"an answer": func() error { return m.HoldAnswer(2 << 20) },
+		"an object": func() error { return m.HoldDecoded([]byte(`[` + strings.Repeat("{},", 1<<15) + `{}]`)) },
+	} {
+		if err := hold(); !errors.Is(err, budget.ErrBusy) {
+			t.Errorf("%s: got %v, want budget.ErrBusy", what, err)
 		}
 	}
 }

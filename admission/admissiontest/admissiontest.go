@@ -151,6 +151,55 @@ func rename(version, from, to string) func(resource.Object) (resource.Object, er
 	}
 }
 
+// OnConversion has before called before each conversion of a widget; its error is that of the conversion.
+// The catalog must not be in use yet.
+func OnConversion(c *resource.Catalog, before func() error) {
+	served, _ := c.Lookup("example.com", "v1beta1", "widgets")
+	for _, convert := range []*func(resource.Object) (resource.Object, error){&served.Version.ToHub, &served.Version.FromHub} {
+		next := *convert
+		*convert = func(obj resource.Object) (resource.Object, error) {
+			if err := before(); err != nil {
+				return nil, err
+			}
+			return next(obj)
+		}
+	}
+}
+
+// Counts are admission.Metrics that count observations by metric.
+type Counts struct {
+	mu     sync.Mutex
+	counts map[string]int
+}
+
+// Series implements admission.Metrics.
+func (c *Counts) Series(metric string, _ ...string) admission.Series { return count{c, metric} }
+
+// Of returns how many observations there were of some metrics.
+func (c *Counts) Of(metrics ...string) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, metric := range metrics {
+		n += c.counts[metric]
+	}
+	return n
+}
+
+type count struct {
+	of     *Counts
+	metric string
+}
+
+// Observe implements admission.Series.
+func (c count) Observe(float64) {
+	c.of.mu.Lock()
+	defer c.of.mu.Unlock()
+	if c.of.counts == nil {
+		c.of.counts = map[string]int{}
+	}
+	c.of.counts[c.metric]++
+}
+
 // Notes records audit annotations.
 type Notes struct {
 	request.Recorder

@@ -20,6 +20,7 @@ import (
 func (f *Form) Decode(text []byte, strict bool) (runtime.Object, error) {
 	if m := f.w.Memory; m != nil {
 		if err := m.HoldDecoded(text); err != nil {
+			f.w.InterruptIfBusy(err)
 			return nil, err
 		}
 	}
@@ -66,7 +67,9 @@ func (f *Form) Apply(text []byte, patch jsonpatch.Patch) ([]byte, error) {
 	if f.w.Memory != nil {
 		hold = f.w.Memory.HoldPatch
 	}
-	return jsonpatched.Apply(text, patch, hold)
+	patched, err := jsonpatched.Apply(text, patch, hold)
+	f.w.InterruptIfBusy(err)
+	return patched, err
 }
 
 // InternalError returns an error of a Form as one of the API: an internal one, unless it is one already,

@@ -2,6 +2,7 @@ package match
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"reflect"
 
@@ -18,6 +19,7 @@ import (
 	"k8s.io/apiserver/pkg/cel/common"
 
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -44,7 +46,8 @@ type Form struct {
 
 	w       *Write
 	version *resource.Version
-	made    bool
+	made    bool  // object, old and err are set
+	err     error // of converting them
 	object  runtime.Object
 	old     runtime.Object
 	values  [2]ref.Val
@@ -110,22 +113,28 @@ func (w *Write) find(rules []rule, equivalent, names bool) *Form {
 	return nil
 }
 
+// InterruptIfBusy interrupts the write if an error of reading, converting or decoding an object says that
+// the server is short of memory.
+func (w *Write) InterruptIfBusy(err error) {
+	if errors.Is(err, budget.ErrBusy) {
+		w.Interrupt(err)
+	}
+}
+
 // Changes returns how often the object of the write was replaced.
 func (w *Write) Changes() int { return w.changes }
 
 // Objects returns the new and the old object with kind and apiVersion set, nil for a missing
-// one. They must not be changed.
+// one. They must not be changed. A conversion that has failed is not tried again until Replace.
 func (f *Form) Objects() (object, old runtime.Object, err error) {
 	if !f.made {
-		if f.object, err = f.convert(f.w.Object); err != nil {
-			return nil, nil, err
-		}
-		if f.old, err = f.convert(f.w.Old); err != nil {
-			return nil, nil, err
-		}
 		f.made = true
+		if f.object, f.err = f.convert(f.w.Object); f.err == nil {
+			f.old, f.err = f.convert(f.w.Old)
+		}
+		f.w.InterruptIfBusy(f.err)
 	}
-	return f.object, f.old, nil
+	return f.object, f.old, f.err
 }
 
 func (f *Form) convert(obj runtime.Object) (runtime.Object, error) {
@@ -256,6 +265,7 @@ func (f *Form) Replace(obj runtime.Object) error {
 	if o, ok := obj.(resource.Object); ok && !w.ofOwnKind() {
 		converted, err := f.toWritten(o)
 		if err != nil {
+			w.InterruptIfBusy(err)
 			return err
 		}
 		obj = converted
@@ -361,7 +371,7 @@ func (w *Write) findLabels(ctx context.Context) (labels.Set, error) {
 	case apierrors.IsNotFound(err):
 		return nil, err
 	case err != nil:
-		return nil, apierrors.NewInternalError(err)
+		return nil, InternalError(err)
 	}
 	return ns.Labels, nil
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/admission/admissiontest"
 	"github.com/apikeel/kelson/builtin/certificates"
 	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
@@ -114,5 +115,33 @@ func TestPatchesHoldMemory(t *testing.T) {
 	}
 	if _, err := form.Decode([]byte(text), false); err != memory.err {
 		t.Errorf("decoding without memory: got %v", err)
+	}
+}
+
+// TestAFailedConversionIsNotTriedAgain: a conversion may wait for long before it fails, and many policies
+// ask for the same form.
+func TestAFailedConversionIsNotTriedAgain(t *testing.T) {
+	catalog := admissiontest.Catalog()
+	tries, failed := 0, errors.New("failed")
+	admissiontest.OnConversion(catalog, func() error {
+		tries++
+		return failed
+	})
+	w := New(admissiontest.Write(catalog, admission.Create, "v1", "widgets", admissiontest.Widget("w", 5), nil), nil)
+	own, beta := w.forms()[0], w.forms()[1]
+	for range 2 {
+		if _, _, err := beta.Objects(); !errors.Is(err, failed) || tries != 1 {
+			t.Errorf("got %v after %d conversions, want %v after one", err, tries, failed)
+		}
+		if _, _, err := beta.Values(); !errors.Is(err, failed) || tries != 1 {
+			t.Errorf("as values: got %v after %d conversions, want %v after one", err, tries, failed)
+		}
+	}
+	failed = nil
+	if err := own.Replace(admissiontest.Widget("w", 6)); err != nil {
+		t.Fatal(err)
+	}
+	if object, _, err := beta.Objects(); err != nil || object == nil || tries != 2 {
+		t.Errorf("another object: got %v, %v after %d conversions", object, err, tries)
 	}
 }

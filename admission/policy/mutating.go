@@ -17,7 +17,6 @@ import (
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/expression"
 	"github.com/apikeel/kelson/admission/match"
-	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
 	"github.com/apikeel/kelson/resource"
 )
@@ -194,7 +193,7 @@ func (m *Mutating) Admit(ctx context.Context, a *admission.Attributes) error {
 		func(h *hook[*mutations], b *binding, form *match.Form, params []runtime.Object) error {
 			if _, _, err := form.Objects(); err != nil {
 				failed.add(h, nil, fmt.Errorf("failed to configure policy: %w", err), "")
-				return nil
+				return w.Interrupted(ctx)
 			}
 			for _, p := range params {
 				found = append(found, invocation{h, b, form, p})
@@ -277,7 +276,7 @@ func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation,
 	met, err := p.conditions.Match(ctx, in)
 	if err != nil {
 		failed.add(i.hook, i.binding, err, metav1.StatusReasonInvalid)
-		return false, nil
+		return false, w.Interrupted(ctx)
 	}
 	if !met || w.Round > 0 && !rounds.Again(i.key()) {
 		return false, nil
@@ -294,16 +293,16 @@ func (m *Mutating) invokeOne(ctx context.Context, w *match.Write, i *invocation,
 		began := time.Now()
 		err := m.apply(ctx, in, patch)
 		took := time.Since(began)
+		if err := w.Interrupted(ctx); err != nil {
+			return tried, err
+		}
 		m.measure(i, err, took)
 		if w.Trace != nil {
 			w.Trace.Part(w.Attributes, i.part(patch, err), took)
 		}
 		if err != nil {
 			var status *apierrors.StatusError
-			switch {
-			case errors.Is(err, budget.ErrBusy):
-				return tried, err
-			case errors.As(err, &status):
+			if errors.As(err, &status) {
 				return tried, status
 			}
 			failed.add(i.hook, i.binding, err, metav1.StatusReasonInvalid)

@@ -179,8 +179,17 @@ func newHook[P conditional](name string, m *registrationv1.MatchResources, param
 
 // invocations calls each for every binding that matches a write, in the order of policies
 // and bindings, with the parameters. While early returns true, no policy can have changed the
-// object yet, and policies whose conditions are false are skipped.
+// object yet, and policies whose conditions are false are skipped. fail is called with errors about
+// which the failurePolicy decides.
 func invocations[P conditional](ctx context.Context, cfg *Config, w *match.Write, found *match.Found[*hook[P]], early func() bool, fail func(*hook[P], *binding, error), each func(*hook[P], *binding, *match.Form, []runtime.Object) error) error {
+	failed := func(h *hook[P], b *binding, err error) error {
+		w.InterruptIfBusy(err)
+		if err := w.Interrupted(ctx); err != nil {
+			return err
+		}
+		fail(h, b, err)
+		return nil
+	}
 	sieve, passed := found.Sieve(w), false
 	for i := range found.Candidates {
 		c := &found.Candidates[i]
@@ -190,7 +199,9 @@ func invocations[P conditional](ctx context.Context, cfg *Config, w *match.Write
 		if !skip {
 			var err error
 			if form, err = c.Match(ctx, w); err != nil {
-				fail(h, nil, err)
+				if err := failed(h, nil, err); err != nil {
+					return err
+				}
 				continue
 			}
 			if form == nil {
@@ -214,19 +225,17 @@ func invocations[P conditional](ctx context.Context, cfg *Config, w *match.Write
 		}
 		for _, b := range h.bindings {
 			ok, err := b.match(ctx, w)
+			var params []runtime.Object
+			if ok {
+				params, err = cfg.collect(ctx, served, b.params, w.Namespace)
+			}
+			switch {
+			case err != nil:
+				err = failed(h, b, err)
+			case ok:
+				err = each(h, b, form, params)
+			}
 			if err != nil {
-				fail(h, b, err)
-				continue
-			}
-			if !ok {
-				continue
-			}
-			params, err := cfg.collect(ctx, served, b.params, w.Namespace)
-			if err != nil {
-				fail(h, b, err)
-				continue
-			}
-			if err := each(h, b, form, params); err != nil {
 				return err
 			}
 		}

@@ -193,14 +193,17 @@ func (v *Validating) Validate(ctx context.Context, a *admission.Attributes) erro
 			}
 			if _, _, err := form.Objects(); err != nil {
 				j.misconfigured(h, b, fmt.Errorf("failed to convert object version: %w", err))
-				return nil
+				return w.Interrupted(ctx)
 			}
 			ns, err := w.NamespaceObject(ctx)
 			if err != nil {
 				return err
 			}
 			for _, p := range params {
-				v.apply(ctx, j, h, b, notes, expression.Input{Write: w, Form: form, Resource: form.Resource, Params: p, Namespace: ns, Authorizer: v.cfg.Authorizer})
+				in := expression.Input{Write: w, Form: form, Resource: form.Resource, Params: p, Namespace: ns, Authorizer: v.cfg.Authorizer}
+				if err := v.apply(ctx, j, h, b, notes, in); err != nil {
+					return err
+				}
 			}
 			return nil
 		})
@@ -233,9 +236,12 @@ func (j *judgement) refuse(policy string, b *binding, d denial) {
 }
 
 // apply evaluates a policy with one parameter object.
-func (v *Validating) apply(ctx context.Context, j *judgement, h *hook[*validations], b *binding, notes annotations, in expression.Input) {
+func (v *Validating) apply(ctx context.Context, j *judgement, h *hook[*validations], b *binding, notes annotations, in expression.Input) error {
 	began := time.Now()
 	denials, values, failed := h.compiled().evaluate(ctx, in, h.ignore)
+	if err := j.a.Interrupted(ctx); err != nil {
+		return err
+	}
 	if j.a.Trace != nil {
 		v.trace(ctx, j.a, h, b, in, denials, time.Since(began))
 	}
@@ -265,6 +271,7 @@ func (v *Validating) apply(ctx context.Context, j *judgement, h *hook[*validatio
 	for key, value := range values {
 		notes.add(h.name+"/"+key, value)
 	}
+	return nil
 }
 
 // trace records the result of a policy: one part for each validation that failed, with the

@@ -11,19 +11,23 @@ import (
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/match"
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/request"
 )
 
 // maxCode bounds the cardinality of the label code: webhooks choose their codes.
 const maxCode = 600
 
-// measure records the result of a call.
+// measure records the result of a call. One for which the server was short of memory has none.
 func (p *plugin) measure(w *match.Write, h *hook, err error, took time.Duration) {
 	part := request.ValidatingWebhooks
 	if p.step == admission.StepAdmit {
 		part = request.MutatingWebhooks
 	}
 	w.Request.Spent(part, took)
+	if errors.Is(err, budget.ErrBusy) {
+		return
+	}
 	step, op, code, rejected := p.kind, string(w.Operation), http.StatusOK, err != nil
 	why := "" // why the write is refused
 	var call *callError

@@ -14,6 +14,7 @@ import (
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/match"
+	"github.com/apikeel/kelson/budget"
 )
 
 // Mutating is the plugin MutatingAdmissionWebhook.
@@ -67,6 +68,9 @@ func (m Mutating) askOne(ctx context.Context, w *match.Write, h *hook, form *mat
 	changed, err := m.change(ctx, w, h, form)
 	took := time.Since(began)
 	m.measure(w, h, err, took)
+	if errors.Is(err, budget.ErrBusy) {
+		return err
+	}
 	if w.Trace != nil {
 		w.Trace.Part(w.Attributes, h.part("mutatingwebhookconfigurations", err), took)
 	}

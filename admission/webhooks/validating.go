@@ -12,6 +12,7 @@ import (
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/match"
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/internal/protect"
 )
 
@@ -116,6 +117,9 @@ func (v Validating) conclude(w *match.Write, index int, o *outcome) error {
 		err = o.hook.denied(o.response.Result)
 	}
 	v.measure(w, o.hook, err, o.took)
+	if errors.Is(err, budget.ErrBusy) {
+		return err
+	}
 	if w.Trace != nil {
 		w.Trace.Part(w.Attributes, o.hook.part("validatingwebhookconfigurations", err), o.took)
 	}

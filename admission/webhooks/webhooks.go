@@ -253,7 +253,9 @@ func (p *plugin) matchingForm(ctx context.Context, w *match.Write, c *match.Cand
 		return nil, nil
 	}
 	met, err := conditions.Match(ctx, expression.Input{Write: w, Form: form, Authorizer: p.Authorizer})
-	switch {
+	switch interrupted := w.Interrupted(ctx); {
+	case err != nil && interrupted != nil:
+		return nil, interrupted
 	case err != nil && !h.ignore:
 		return nil, apierrors.NewForbidden(w.GroupResource(), w.Name, err)
 	case err != nil || !met:

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/internal/jsonpatched"
 	"github.com/apikeel/kelson/internal/jsonscan"
 	"github.com/apikeel/kelson/internal/jsonstruct"
@@ -49,7 +50,7 @@ type jsonPatchOp struct {
 }
 
 // JSON applies a JSON patch to a document. hold is that of jsonpatched.Apply, whose errors are those of
-// the API.
+// the API, or budget.ErrBusy.
 func JSON(original, patch []byte, check bool, hold func(bytes int64) error) (patched []byte, strict []error, err error) {
 	if err := Valid(patch); err != nil {
 		return nil, nil, err
@@ -69,7 +70,7 @@ func JSON(original, patch []byte, check bool, hold func(bytes int64) error) (pat
 		return nil, nil, apierrors.NewBadRequest(err.Error())
 	}
 	switch patched, err = jsonpatched.Apply(original, ops, hold); {
-	case apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
+	case apierrors.ReasonForError(err) != metav1.StatusReasonUnknown, errors.Is(err, budget.ErrBusy):
 		return nil, nil, err
 	case errors.Is(err, jsonpatched.ErrTooManyOperations):
 		return nil, nil, apierrors.NewRequestEntityTooLargeError(

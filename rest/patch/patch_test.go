@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/internal/jsonpatched"
 )
 
@@ -99,6 +100,15 @@ func TestJSON(t *testing.T) {
 			got, strict, err := JSON([]byte(document), []byte(c.patch), true, nil)
 			c.want.check(t, got, strict, err)
 		})
+	}
+}
+
+// TestJSONWithoutMemory: a patch for which there is no memory is not a bad one.
+func TestJSONWithoutMemory(t *testing.T) {
+	patch := "[" + strings.Join(copies(1), ",") + "]"
+	_, _, err := JSON([]byte(document), []byte(patch), true, func(int64) error { return budget.ErrBusy })
+	if !errors.Is(err, budget.ErrBusy) {
+		t.Errorf("got %v, want budget.ErrBusy", err)
 	}
 }
 
