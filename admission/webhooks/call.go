@@ -223,26 +223,20 @@ func verify(review *admissionv1.AdmissionReview, version string, uid types.UID, 
 }
 
 // What of an answer lives on when it is read, beside the patch, whose memory is held: bytes of the
-// message of a refusal, and causes; bytes of all annotations for the audit; warnings, and bytes of one.
+// message of a refusal; causes, and bytes of all of them; bytes of all annotations for the audit;
+// warnings; bytes of a warning, and of each other text, such as a reason or a name.
 const (
-	maxDenial, maxCauses     = 64 << 10, 1000
-	maxAnnotations           = 256 << 10
-	maxWarnings, warningSize = 256, 4 << 10
+	maxDenial                 = 64 << 10
+	maxCauses, maxCausesBytes = 1000, 256 << 10
+	maxAnnotations            = 256 << 10
+	maxWarnings               = 256
+	maxText                   = 4 << 10
 )
 
 // shorten drops what is too much of an answer.
 func shorten(r *admissionv1.AdmissionResponse) {
-	short := func(text string, most int) string {
-		if len(text) <= most {
-			return text
-		}
-		return strings.Clone(strings.ToValidUTF8(text[:most], "")) + "…"
-	}
-	if status := r.Result; status != nil {
-		status.Message = short(status.Message, maxDenial)
-		if d := status.Details; d != nil && len(d.Causes) > maxCauses {
-			d.Causes = slices.Clone(d.Causes[:maxCauses])
-		}
+	if r.Result != nil {
+		shortenStatus(r.Result)
 	}
 	bytes := 0
 	for key, value := range r.AuditAnnotations {
@@ -251,14 +245,47 @@ func shorten(r *admissionv1.AdmissionResponse) {
 	if bytes > maxAnnotations { // the same ones are kept each time
 		bytes = 0
 		for _, key := range slices.Sorted(maps.Keys(r.AuditAnnotations)) {
-			if bytes += len(key) + len(r.AuditAnnotations[key]); bytes > maxAnnotations {
+			size := len(key) + len(r.AuditAnnotations[key])
+			if bytes+size > maxAnnotations {
 				delete(r.AuditAnnotations, key)
+			} else {
+				bytes += size
 			}
 		}
 	}
 	r.Warnings = slices.Clone(r.Warnings[:min(len(r.Warnings), maxWarnings)])
-	for i, text := range r.Warnings {
-		r.Warnings[i] = short(text, warningSize)
+	for i := range r.Warnings {
+		cut(maxText, &r.Warnings[i])
+	}
+}
+
+func shortenStatus(s *metav1.Status) {
+	cut(maxDenial, &s.Message)
+	cut(maxText, &s.Kind, &s.APIVersion, &s.SelfLink, &s.ResourceVersion, &s.Continue, &s.Status, (*string)(&s.Reason))
+	d := s.Details
+	if d == nil {
+		return
+	}
+	cut(maxText, &d.Name, &d.Group, &d.Kind, (*string)(&d.UID))
+	bytes, n := 0, 0
+	for ; n < min(len(d.Causes), maxCauses); n++ {
+		c := &d.Causes[n]
+		cut(maxText, (*string)(&c.Type), &c.Message, &c.Field)
+		if bytes += len(c.Type) + len(c.Message) + len(c.Field); bytes > maxCausesBytes {
+			break
+		}
+	}
+	if n < len(d.Causes) {
+		d.Causes = slices.Clone(d.Causes[:n])
+	}
+}
+
+// cut cuts texts of more than most bytes.
+func cut(most int, texts ...*string) {
+	for _, text := range texts {
+		if len(*text) > most {
+			*text = strings.Clone(strings.ToValidUTF8((*text)[:most], "")) + "…"
+		}
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/apikeel/kelson/admission"
 	"github.com/apikeel/kelson/admission/admissiontest"
@@ -617,15 +618,49 @@ func TestShorten(t *testing.T) {
 	if got := len(r.Result.Details.Causes); got != maxCauses {
 		t.Errorf("%d causes, want %d", got, maxCauses)
 	}
-	if len(r.Warnings) != maxWarnings || len(r.Warnings[0]) > warningSize+len("…") {
+	if len(r.Warnings) != maxWarnings || len(r.Warnings[0]) > maxText+len("…") {
 		t.Errorf("%d warnings of %d bytes", len(r.Warnings), len(r.Warnings[0]))
 	}
 	if got := slices.Sorted(maps.Keys(r.AuditAnnotations)); !slices.Equal(got, []string{"0", "1", "2", "3"}) {
 		t.Errorf("the annotations %q are left", got)
 	}
+	notes = map[string]string{"a": strings.Repeat("x", maxAnnotations)}
+	for i := range 10 {
+		notes[fmt.Sprint("b", i)] = "small"
+	}
+	r = &admissionv1.AdmissionResponse{AuditAnnotations: notes}
+	if shorten(r); len(r.AuditAnnotations) != 10 || r.AuditAnnotations["a"] != "" {
+		t.Errorf("after one that is too large %d annotations are left, want the 10 others", len(r.AuditAnnotations))
+	}
 	few := &admissionv1.AdmissionResponse{Warnings: []string{"a"}, AuditAnnotations: map[string]string{"a": "b"}, Result: &metav1.Status{Message: "no"}}
 	want := few.DeepCopy()
 	if shorten(few); !reflect.DeepEqual(few, want) {
 		t.Errorf("got %+v, want %+v", few, want)
+	}
+}
+
+// TestShortenStatus: whatever text of a Status is large, little of it lives on.
+func TestShortenStatus(t *testing.T) {
+	const size, most = 256 << 10, maxDenial + maxCausesBytes + 100<<10
+	large := strings.Repeat("x", size)
+	for name, s := range map[string]*metav1.Status{
+		"message": {Message: large},
+		"names": {
+			TypeMeta: metav1.TypeMeta{Kind: large, APIVersion: large}, ListMeta: metav1.ListMeta{SelfLink: large, ResourceVersion: large, Continue: large},
+			Status: large, Reason: metav1.StatusReason(large),
+			Details: &metav1.StatusDetails{Name: large, Group: large, Kind: large, UID: types.UID(large)},
+		},
+		"a cause":      {Details: &metav1.StatusDetails{Causes: []metav1.StatusCause{{Type: metav1.CauseType(large), Message: large, Field: large}}}},
+		"large causes": {Details: &metav1.StatusDetails{Causes: slices.Repeat([]metav1.StatusCause{{Message: large}}, 100)}},
+		"many causes":  {Details: &metav1.StatusDetails{Causes: slices.Repeat([]metav1.StatusCause{{Message: "small"}}, 10*maxCauses)}},
+	} {
+		shorten(&admissionv1.AdmissionResponse{Result: s})
+		text, err := json.Marshal(s)
+		if err != nil || len(text) > most {
+			t.Errorf("%s: %d bytes are left, want %d at most (%v)", name, len(text), most, err)
+		}
+		if d := s.Details; d != nil && name != "names" && (len(d.Causes) == 0 || d.Causes[0].Message == "") {
+			t.Errorf("%s: no cause is left", name)
+		}
 	}
 }
