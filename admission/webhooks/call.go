@@ -261,7 +261,9 @@ func shorten(r *admissionv1.AdmissionResponse) {
 
 func shortenStatus(s *metav1.Status) {
 	cut(maxDenial, &s.Message)
-	cut(maxText, &s.Kind, &s.APIVersion, &s.SelfLink, &s.ResourceVersion, &s.Continue, &s.Status, (*string)(&s.Reason))
+	link := s.GetSelfLink()
+	cut(maxText, &link, &s.Kind, &s.APIVersion, &s.ResourceVersion, &s.Continue, &s.Status, (*string)(&s.Reason))
+	s.SetSelfLink(link)
 	d := s.Details
 	if d == nil {
 		return

@@ -646,7 +646,7 @@ func TestShortenStatus(t *testing.T) {
 	for name, s := range map[string]*metav1.Status{
 		"message": {Message: large},
 		"names": {
-			TypeMeta: metav1.TypeMeta{Kind: large, APIVersion: large}, ListMeta: metav1.ListMeta{SelfLink: large, ResourceVersion: large, Continue: large},
+			TypeMeta: metav1.TypeMeta{Kind: large, APIVersion: large}, ListMeta: metav1.ListMeta{ResourceVersion: large, Continue: large},
 			Status: large, Reason: metav1.StatusReason(large),
 			Details: &metav1.StatusDetails{Name: large, Group: large, Kind: large, UID: types.UID(large)},
 		},
@@ -654,6 +654,9 @@ func TestShortenStatus(t *testing.T) {
 		"large causes": {Details: &metav1.StatusDetails{Causes: slices.Repeat([]metav1.StatusCause{{Message: large}}, 100)}},
 		"many causes":  {Details: &metav1.StatusDetails{Causes: slices.Repeat([]metav1.StatusCause{{Message: "small"}}, 10*maxCauses)}},
 	} {
+		if name == "names" {
+			s.SetSelfLink(large)
+		}
 		shorten(&admissionv1.AdmissionResponse{Result: s})
 		text, err := json.Marshal(s)
 		if err != nil || len(text) > most {
