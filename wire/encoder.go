@@ -132,7 +132,7 @@ func (e *Encoder) Unstored(obj resource.Object) (*Record, error) {
 	case err != nil:
 	case e.Format.Shape == ShapeTable:
 		rec.Revision, _ = strconv.ParseInt(obj.GetResourceVersion(), 10, 64)
-		_, err = rec.Encoding(e.id(encodingRow), func(*Record) ([]byte, error) { return e.makeRow(obj, nil) })
+		_, err = rec.Encoding(e.id(encodingRow), func(*Record) ([]byte, error) { return e.makeRow(obj) })
 	case e.Format.Media == CBOR && e.Format.Shape == ShapeObject:
 		_, err = rec.Encoding(e.id(encodingCBOR), func(*Record) ([]byte, error) { return cborBody(e.Served.Definition, e.Served.Version, obj) })
 	case e.Format.Media == Protobuf:

@@ -29,7 +29,7 @@ func podRecord(t testing.TB, def *resource.Definition, name string, revision int
 }
 
 // TestAppendObject encodes a record in every format, twice: made anew, and from what is
-// kept.
+// kept; and the same object that is in no store.
 func TestAppendObject(t *testing.T) {
 	s := pods(t)
 	want := testPod(t)
@@ -54,10 +54,17 @@ func TestAppendObject(t *testing.T) {
 	} {
 		e := &Encoder{Served: s, Format: c.format, Include: c.include, Now: time.Unix(0, 0)}
 		rec := podRecord(t, s.Definition, "a", 77)
-		for _, which := range []string{"first", "second"} {
-			got, err := e.AppendObject([]byte("x"), rec)
+		unstored, err := e.Unstored(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, of := range []struct {
+			which string
+			rec   *Record
+		}{{"first time", rec}, {"second time", rec}, {"not stored", unstored}} {
+			got, err := e.AppendObject([]byte("x"), of.rec)
 			if err != nil || string(got) != "x"+c.want {
-				t.Errorf("%+v, %s time:\n got %q, %v\nwant x%q", c.format, which, got, err, c.want)
+				t.Errorf("%+v, %s:\n got %q, %v\nwant x%q", c.format, of.which, got, err, c.want)
 			}
 		}
 	}

@@ -229,7 +229,7 @@ func (e *Encoder) keepRows(records []*Record, objs, converted []resource.Object)
 			if err != nil {
 				return nil, err
 			}
-			return e.makeRow(objs[i], cells)
+			return e.rowOf(objs[i], cells)
 		}); err != nil {
 			return err
 		}

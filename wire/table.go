@@ -100,16 +100,21 @@ func (e *Encoder) makeRecordRow(rec *Record) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return e.makeRow(obj)
+}
+
+// makeRow makes the row of an object of the hub version.
+func (e *Encoder) makeRow(obj resource.Object) ([]byte, error) {
 	cells, err := e.cells(obj)
 	if err != nil {
 		return nil, err
 	}
-	return e.makeRow(obj, cells)
+	return e.rowOf(obj, cells)
 }
 
-// makeRow makes the row of an object of the hub version up to the object itself:
+// rowOf returns the row with these cells up to the object itself:
 // {"cells":[…],"conditions":[…] Ages are marked.
-func (e *Encoder) makeRow(obj resource.Object, cells []any) (row []byte, err error) {
+func (e *Encoder) rowOf(obj resource.Object, cells []any) (row []byte, err error) {
 	row = []byte(`{"cells":[`)
 	for i, cell := range cells {
 		if i > 0 {
@@ -238,7 +243,7 @@ func (e *Encoder) writeArranged(w *Writer, p *Page) error {
 		if change != nil {
 			change(obj, cells)
 		}
-		row, err := e.makeRow(obj, cells)
+		row, err := e.rowOf(obj, cells)
 		if err != nil {
 			return err
 		}
