@@ -220,8 +220,8 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 	if s.h.Metrics != nil {
 		s.h.Metrics.Listed(s.req.Group, s.req.Resource, evaluated, len(p.Records))
 	}
-	following, counted, some := snap.Following()
-	if more || some {
+	following := snap.Following()
+	if more || following > 0 {
 		last := p.Records[len(p.Records)-1].Key
 		at := snap.Revision
 		if inconsistent {
@@ -230,7 +230,7 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 			s.objects.Pin(snap)
 		}
 		p.Continue = encodeContinue(last, prefix, at)
-		if !p.Selected && counted {
+		if !p.Selected {
 			n := int64(snap.Count(prefix, storage.NextKey(last)) + following)
 			p.Remaining = &n
 		}

@@ -169,9 +169,6 @@ type ListOptions struct {
 	// Count also counts the keys after the page, which may cost as much as
 	// reading them.
 	Count bool
-	// CountMost bounds what Count counts where that costs: if there are more, Remaining may be -1. Zero
-	// is no limit.
-	CountMost int
 	// Expiry also reports when keys expire.
 	Expiry bool
 	// History also reads at a Revision that is kept only for history: one from
@@ -188,7 +185,7 @@ type Page struct {
 	Revision int64
 	// More is set when keys of the prefix come after the page.
 	More bool
-	// Remaining is their number, if ListOptions.Count was set; -1 if they are more than CountMost.
+	// Remaining is their number, if ListOptions.Count was set.
 	Remaining int64
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -38,6 +39,7 @@ type Resource struct {
 	gets      atomic.Int64 // before the cache was loaded
 	pages     atomic.Int64 // likewise
 	paging    turn         // held by who reads a page without the cache
+	behind    []behind     // the last such pages; guarded by paging
 	counted   atomic.Bool  // it was looked whether there are objects
 	// acknowledged is the revision of the newest write of this process. The
 	// resource of a definition that replaces this one has the same counter.
@@ -329,8 +331,8 @@ type Snapshot struct {
 	indexes  []*index
 	own      int  // bytes of records that are not those of the cache
 	part     bool // only some of the objects
-	// following is how many objects of a part come after those in the snapshot, -1 if they were not
-	// counted; more says that there are some.
+	// following is how many objects of a part come after those in the snapshot, if it is a page; more
+	// says that there are some.
 	following int
 	more      bool
 }
@@ -523,7 +525,30 @@ func (r *Resource) DirectPage(ctx context.Context, prefix, start string, few int
 		return nil, err
 	}
 	defer r.paging.unlock()
-	return r.readFew(ctx, prefix, storage.ListOptions{Start: start, Limit: few, Revision: revision, Count: true, CountMost: maxCounted})
+	at := slices.IndexFunc(r.behind, func(b behind) bool { return b.revision == revision && b.start == start && b.prefix == prefix })
+	s, err := r.readFew(ctx, prefix, storage.ListOptions{Start: start, Limit: few, Revision: revision, Count: at < 0})
+	if err != nil || !s.more {
+		return s, err
+	}
+	if at >= 0 {
+		s.following = r.behind[at].objects - s.Len()
+	} else {
+		r.pages.Add(int64(s.following / countedPage))
+	}
+	if len(r.behind) == maxBehind {
+		r.behind = slices.Delete(r.behind, 0, 1)
+	}
+	last, _ := s.tree.Last()
+	r.behind = append(r.behind, behind{prefix, storage.NextKey(last.Key), s.Revision, s.following})
+	return s, nil
+}
+
+// behind is how many objects below a prefix are behind a page, from a key on, at a revision. The next page need
+// not count them, which takes the longer the more they are.
+type behind struct {
+	prefix, start string
+	revision      int64
+	objects       int
 }
 
 // readFew reads the first of the objects below a prefix. The error is errMany if they take too much
@@ -568,10 +593,8 @@ func (s *Snapshot) Range(prefix, start string, yield func(*Record) bool) {
 }
 
 // Following returns how many objects come after a page and are not in the snapshot: none, if it has
-// all of them. If they are many, they are not counted.
-func (s *Snapshot) Following() (n int, counted, some bool) {
-	return s.following, s.following >= 0, s.more
-}
+// all of them.
+func (s *Snapshot) Following() int { return s.following }
 
 // Count returns how many records Range would yield, without looking at them.
 func (s *Snapshot) Count(prefix, start string) int {

@@ -28,8 +28,11 @@ const (
 	// fewGets is how many reads of one object, or of a page, are no reason to load it.
 	fewGets = 16
 	// fewBelow is how many objects a reader of those below a prefix reads at most, or of a page of
-	// them, and fewBytes what they take; maxCounted is how many are counted that follow a page.
-	fewBelow, fewBytes, maxCounted = 500, 2 << 20, 10_000
+	// them, and fewBytes what they take.
+	fewBelow, fewBytes = 500, 2 << 20
+	// maxBehind is how many pages it is kept of what is behind them. To count countedPage objects
+	// is a read of a page more.
+	maxBehind, countedPage = 16, 50_000
 )
 
 // errMany: the objects that a reader wants are too many, or too large, to be read without the cache.

@@ -147,7 +147,7 @@ func (e *Engine) Scan(ctx context.Context, prefix string, opts storage.ListOptio
 		}
 	}
 	if page.More && opts.Count {
-		if page.Remaining, err = s.count(ctx, ok, opts.CountMost); err != nil {
+		if page.Remaining, err = s.count(ctx, ok); err != nil {
 			return storage.Page{}, err
 		}
 	}
@@ -165,7 +165,7 @@ func (e *Engine) Count(ctx context.Context, prefix string) (int64, int64, error)
 		return 0, 0, err
 	}
 	defer s.close()
-	n, err := s.count(ctx, s.first(prefix), 0)
+	n, err := s.count(ctx, s.first(prefix))
 	return n, s.revision, err
 }
 
@@ -311,15 +311,11 @@ func (s *scan) find(ok bool) bool {
 	return false
 }
 
-// count counts the keys from the scan's position, if ok, to the end; -1 if they are more than most,
-// unless that is zero.
-func (s *scan) count(ctx context.Context, ok bool, most int) (int64, error) {
+// count counts the keys from the scan's position, if ok, to the end.
+func (s *scan) count(ctx context.Context, ok bool) (int64, error) {
 	var n int64
 	for s.counts = true; ok; ok = s.next() {
-		if n++; most > 0 && n > int64(most) {
-			return -1, nil
-		}
-		if n%1024 == 0 && ctx.Err() != nil {
+		if n++; n%1024 == 0 && ctx.Err() != nil {
 			return 0, ctx.Err()
 		}
 	}

@@ -361,10 +361,8 @@ func (s *Store) List(ctx context.Context, prefix string, opts storage.ListOption
 	s.walk(prefix, max(prefix, opts.Start), page.Revision, func(v *version) bool {
 		if opts.Limit > 0 && len(page.Items) == opts.Limit || opts.MaxBytes > 0 && bytes >= opts.MaxBytes {
 			page.More = true
-			if page.Remaining++; opts.CountMost > 0 && page.Remaining > int64(opts.CountMost) {
-				page.Remaining = -1
-			}
-			return opts.Count && page.Remaining > 0
+			page.Remaining++
+			return opts.Count
 		}
 		kv := v.keyValue()
 		if opts.KeysOnly {

@@ -77,9 +77,7 @@ func newStatements(n names) statements {
 		SELECT ` + current + `, (SELECT count(*) FROM {schema}.keys k WHERE k.key >= $1 AND k.key < $2 AND k.tombstone IS NULL)`),
 		remaining: n.sql(`
 		SELECT s.compacted, (
-			SELECT count(*) FROM (
-				SELECT FROM {schema}.keys k CROSS JOIN LATERAL (` + newest + `) v WHERE ` + keys + ` AND NOT v.deleted LIMIT $4
-			) counted
+			SELECT count(*) FROM {schema}.keys k CROSS JOIN LATERAL (` + newest + `) v WHERE ` + keys + ` AND NOT v.deleted
 		) FROM {schema}.state s`),
 		events: n.sql(`
 		SELECT s.compacted, ` + current + `, 0::bigint, NULL::bigint, 0::bigint, ` + eventColumns + `
@@ -257,7 +255,7 @@ func (b *Backend) Scan(ctx context.Context, prefix string, opts storage.ListOpti
 	page := storage.Page{Revision: s.revision, More: s.more}
 	if page.More && opts.Count {
 		var err error
-		if page.Remaining, err = b.remaining(ctx, s.from, s.below, s.revision, opts.CountMost); err != nil {
+		if page.Remaining, err = b.remaining(ctx, s.from, s.below, s.revision); err != nil {
 			return storage.Page{}, err
 		}
 	}
@@ -347,21 +345,14 @@ func checkRevision(at int64, s state) error {
 	return nil
 }
 
-// remaining counts keys at a revision; -1 if they are more than most, unless that is zero.
-func (b *Backend) remaining(ctx context.Context, from, below []byte, at int64, most int) (n int64, err error) {
+// remaining counts keys at a revision.
+func (b *Backend) remaining(ctx context.Context, from, below []byte, at int64) (n int64, err error) {
 	s := state{revision: at}
-	var limit *int // null is no limit
-	if most > 0 {
-		limit = new(most + 1)
-	}
 	err = b.read(ctx, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, b.text.remaining, from, below, at, limit).Scan(&s.compacted, &n)
+		return conn.QueryRow(ctx, b.text.remaining, from, below, at).Scan(&s.compacted, &n)
 	})
 	if err == nil {
 		err = checkRevision(at, s)
-	}
-	if limit != nil && n == int64(*limit) {
-		n = -1
 	}
 	return n, err
 }
