@@ -220,8 +220,8 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 	if s.h.Metrics != nil {
 		s.h.Metrics.Listed(s.req.Group, s.req.Resource, evaluated, len(p.Records))
 	}
-	following := snap.Following()
-	if more || following > 0 {
+	following, some := snap.Following()
+	if more || some {
 		last := p.Records[len(p.Records)-1].Key
 		at := snap.Revision
 		if inconsistent {

@@ -592,9 +592,9 @@ func (s *Snapshot) Range(prefix, start string, yield func(*Record) bool) {
 	})
 }
 
-// Following returns how many objects come after a page and are not in the snapshot: none, if it has
-// all of them.
-func (s *Snapshot) Following() int { return s.following }
+// Following returns how many objects come after a page and are not in the snapshot, and whether there are
+// some, whatever was counted.
+func (s *Snapshot) Following() (n int, some bool) { return s.following, s.more }
 
 // Count returns how many records Range would yield, without looking at them.
 func (s *Snapshot) Count(prefix, start string) int {

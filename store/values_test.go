@@ -446,9 +446,9 @@ func TestSnapshotPage(t *testing.T) {
 			i++
 			return i < first+n
 		})
-		rest := got.Following() + got.Count(r.prefix, start) - (i - first)
-		if i != first+n || rest != following {
-			t.Errorf("from %q: %d objects, and %d follow, want %d and %d", start, i-first, rest, n, following)
+		rest, some := got.Following()
+		if rest += got.Count(r.prefix, start) - (i - first); i != first+n || rest != following || some && rest == 0 {
+			t.Errorf("from %q: %d objects, and %d, %t follow, want %d and %d", start, i-first, rest, some, n, following)
 		}
 		return got
 	}
