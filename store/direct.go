@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -27,16 +28,7 @@ const (
 	loadPatience = 20 * time.Millisecond
 	// fewGets is how many reads of one object, or of a page, are no reason to load it.
 	fewGets = 16
-	// fewBelow is how many objects a reader of those below a prefix reads at most, or of a page of
-	// them, and fewBytes what they take.
-	fewBelow, fewBytes = 500, 2 << 20
-	// maxBehind is how many pages it is kept of what is behind them. To count countedPage objects
-	// is a read of a page more.
-	maxBehind, countedPage = 16, 50_000
 )
-
-// errMany: the objects that a reader wants are too many, or too large, to be read without the cache.
-var errMany = errors.New("too many objects")
 
 // errFeedLate: the backend has come to the revision that a read wants, the feed has not.
 var errFeedLate = errors.New("the feed is late")
@@ -88,6 +80,36 @@ func (r *Resource) readPast(ctx context.Context, atLeast int64) (*Snapshot, erro
 	}
 	r.mu.Unlock()
 	return r.directAndPin(ctx, 0)
+}
+
+// directAndPin reads all objects past the cache, and keeps them for others who want that state.
+func (r *Resource) directAndPin(ctx context.Context, revision int64) (*Snapshot, error) {
+	s, err := r.Direct(ctx, r.prefix, revision)
+	if err == nil {
+		r.Pin(s)
+	}
+	return s, err
+}
+
+// Direct reads the objects whose keys begin with prefix from the backend, without the
+// cache, as of a revision, zero for the current. Objects elsewhere in the resource that
+// cannot be read are no reason for it to fail, as they are for Snapshot.
+func (r *Resource) Direct(ctx context.Context, prefix string, revision int64) (*Snapshot, error) {
+	read := &Snapshot{part: prefix != r.prefix}
+	tree, current, err := r.read(ctx, prefix, revision, r.keptBy(read))
+	if err != nil {
+		return nil, err
+	}
+	read.tree, read.Revision = tree, cmp.Or(revision, current)
+	return read, nil
+}
+
+// keptBy returns what is called with each record that only a snapshot has.
+func (r *Resource) keptBy(s *Snapshot) func(*Record) {
+	return func(rec *Record) {
+		r.store.values.Drop(rec) // a page of them is about to be read, again
+		s.own += rec.MemorySize()
+	}
 }
 
 // loadBeside reports whether an object should be read from the backend, since the cache is
