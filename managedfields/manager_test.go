@@ -140,6 +140,22 @@ func TestMisfitKeepsOwners(t *testing.T) {
 	}
 }
 
+// newThing returns a custom resource of a size.
+func newThing(kind schema.GroupVersionKind, size string) *unstructured.Unstructured {
+	u := newLoose(kind)
+	u.SetName("x")
+	u.Object["spec"] = map[string]any{"size": size}
+	return u
+}
+
+// liveThing returns a custom resource of size 1 as it is stored, and its owners.
+func liveThing(t *testing.T, m *Manager, kind schema.GroupVersionKind) (resource.Object, []metav1.ManagedFieldsEntry) {
+	t.Helper()
+	live := mustUpdate(t, m, nil, newThing(kind, "1"), "m1")
+	live.SetUID("u")
+	return live, live.GetManagedFields()
+}
+
 // An owner of a custom resource in a version that is gone makes applies fail, and
 // other writes leave the owners alone.
 func TestGoneVersion(t *testing.T) {
@@ -148,22 +164,14 @@ func TestGoneVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	thing := func(size string) *unstructured.Unstructured {
-		u := newLoose(kind)
-		u.SetName("x")
-		u.Object["spec"] = map[string]any{"size": size}
-		return u
-	}
-	live := mustUpdate(t, m, nil, thing("1"), "m1")
-	live.SetUID("u")
-	entries := live.GetManagedFields()
+	live, entries := liveThing(t, m, kind)
 	entries[0].APIVersion = "example.com/v0"
 	live.SetManagedFields(entries)
 	const want = "request to convert CR to an invalid group/version: example.com/v0"
-	if _, err := m.Apply(live, thing("2"), "m2", true, time.Now()); err == nil || err.Error() != want {
+	if _, err := m.Apply(live, newThing(kind, "2"), "m2", true, time.Now()); err == nil || err.Error() != want {
 		t.Errorf("apply: %v", err)
 	}
-	next := thing("2")
+	next := newThing(kind, "2")
 	next.SetUID("u")
 	obj, err := m.Update(live, next, "m2", time.Now())
 	if err == nil || err.Error() != want || describe(obj.GetManagedFields()) != describe(entries) {
@@ -187,25 +195,17 @@ func TestBusyConversion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	thing := func(size string) *unstructured.Unstructured {
-		u := newLoose(kind)
-		u.SetName("x")
-		u.Object["spec"] = map[string]any{"size": size}
-		return u
-	}
-	live := mustUpdate(t, m, nil, thing("1"), "m1")
-	live.SetUID("u")
-	entries := live.GetManagedFields()
+	live, entries := liveThing(t, m, kind)
 	entries[0].APIVersion = "example.com/v2"
 	entries[0].FieldsV1 = metav1.NewFieldsV1(`{"f:spec":{"f:length":{}}}`)
 	live.SetManagedFields(entries)
 	for name, write := range map[string]func() (resource.Object, error){
-		"apply": func() (resource.Object, error) { return m.Apply(live, thing("2"), "m2", true, time.Now()) },
+		"apply": func() (resource.Object, error) { return m.Apply(live, newThing(kind, "2"), "m2", true, time.Now()) },
 		"apply with a conflict": func() (resource.Object, error) {
-			return m.Apply(live, thing("2"), "m2", false, time.Now())
+			return m.Apply(live, newThing(kind, "2"), "m2", false, time.Now())
 		},
 		"update": func() (resource.Object, error) {
-			next := thing("2")
+			next := newThing(kind, "2")
 			next.SetUID("u")
 			return m.Update(live, next, "m2", time.Now())
 		},
