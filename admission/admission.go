@@ -75,6 +75,9 @@ type Attributes struct {
 	// Memory is asked before a plugin makes a large object of a small one; nil has no bound.
 	Memory Memory
 
+	// Abandon breaks the write off, as if its client had gone; nil where it cannot be.
+	Abandon func()
+
 	// Round is 0, and 1 during the second round of mutators that AskAgain asks for
 	// (reinvocation).
 	Round int

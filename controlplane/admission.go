@@ -31,7 +31,12 @@ func (a *assembly) admission() (err error) {
 	if err != nil {
 		return err
 	}
+	charges := a.charges
+	if !a.runsController(controller.QuotasName) {
+		charges = nil
+	}
 	a.resources.Admission, err = plugin.New(cfg, plugin.Deps{
+		Charges:   charges,
 		Gates:     a.Gates.Enabled,
 		Objects:   objects,
 		Authorize: authorizeUser(a.authz),

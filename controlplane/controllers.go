@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/apikeel/kelson/admission/quota"
 	"github.com/apikeel/kelson/authn/serviceaccount"
@@ -18,16 +19,22 @@ import (
 	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest"
 )
 
 // controllers returns all controllers that a server can run.
 func (a *assembly) controllers(f *feed.Feed) []controller.Controller {
+	var others resource.Follower
+	if a.places.shared() {
+		others = a.resources.Follow(schema.GroupResource{Resource: "resourcequotas"})
+	}
+	a.charges = quota.NewLedger(others, nil)
 	all := []controller.Controller{
 		controller.Namespaces(a.NamespaceDelay), controller.GarbageCollector(a.InventedOwners), controller.ServiceAccounts(), controller.Aggregation(a.aggregated.take),
 		controller.TTLAfterFinished(), controller.ClaimProtection(), controller.VolumeProtection(), controller.Approving(),
 		controller.RequestCleaner(), controller.PodRequestCleaner(), controller.LegacyTokens(), controller.Migrations(),
-		controller.Quotas(a.own.QuotaUsage(f, rest.AdmissionObjects{Handler: a.resources}, quota.Settings{NoDevices: !a.Gates.Enabled(deviceAllocation)})),
+		controller.Quotas(a.own.QuotaRecounts(a.charges, f, rest.AdmissionObjects{Handler: a.resources}, quota.Settings{NoDevices: !a.Gates.Enabled(deviceAllocation)})),
 		controller.PolicyStatus(a.checker().Check),
 	}
 	if a.Gates.Enabled(scheduling.GenericWorkload) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/apikeel/kelson"
 	"github.com/apikeel/kelson/admission/manifests"
+	"github.com/apikeel/kelson/admission/quota"
 	"github.com/apikeel/kelson/aggregator"
 	"github.com/apikeel/kelson/audit"
 	"github.com/apikeel/kelson/authn"
@@ -74,6 +75,7 @@ type assembly struct {
 	published *apiserver.PeerAddress            // where other servers reach this one, nil if there can be none
 	peers     *peer.Proxy                       // nil if no request is forwarded
 	service   atomic.Pointer[apiserver.Service] // nil before it is kept
+	charges   *quota.Ledger                     // of quotas, which admission charges and a controller recounts
 	manager   *controller.Manager
 	running   sync.WaitGroup // what hooks have started
 	closers   []func()       // what is to be done after that, the last first
@@ -167,7 +169,8 @@ func (a *assembly) openStores(ctx context.Context, backend storage.Backend) erro
 	objects := a.places.all[0].objects
 	a.catalogs.objects, a.catalogs.owners = objects, a.owners
 	a.resources = &rest.Handler{
-		Catalog: a.catalogs.get, Store: objects, Owners: a.owners,
+		SharedStore: a.places.shared(),
+		Catalog:     a.catalogs.get, Store: objects, Owners: a.owners,
 		MinWatch: a.MinRequestTimeout, Memory: a.Memory, Logger: a.Logger,
 		Shards: a.Gates.Enabled("ShardedListAndWatch"), NoInitialEvents: !a.Gates.Enabled("WatchList"),
 		LimitAny: a.NoWatchCache, NoUnsafeDeletes: !a.Gates.Enabled(features.UnsafeDeletes),

@@ -25,7 +25,7 @@ func (s *scope) admitWith(memory *heldMemory, op admission.Operation, obj, old r
 	a := &admission.Attributes{
 		Operation: op, Served: s.served, Subresource: s.req.Subresource, Namespace: s.req.Namespace, Name: s.req.Name,
 		Object: obj, Old: old, Kind: s.served.GroupVersionKind(), Options: options, DryRun: s.req.DryRun, Request: s.req,
-		Memory: memory,
+		Memory: memory, Abandon: s.abandon,
 	}
 	if s.req.DryRun {
 		a.Trace = admission.TraceFrom(s.ctx())

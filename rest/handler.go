@@ -40,6 +40,7 @@ package rest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -85,6 +86,9 @@ type Handler struct {
 	// NoWatchCompression does not compress watches that begin with what there is either: the
 	// gate WatchListCompression is off.
 	NoWatchCompression bool
+	// SharedStore says that other servers write to the store: a write may be abandoned, as admission
+	// wants it.
+	SharedStore bool
 	// Owners keeps track of who owns which fields; nil keeps none.
 	Owners Owners
 	// Admission is asked about every write of a client; nil admits all.
@@ -173,8 +177,9 @@ type scope struct {
 	decoded  func()   // gives back what holdDecoded holds; nil if that is nothing
 	// changed is the memory for what becomes of the object beyond its body.
 	changed heldMemory
-	unsent  int  // bytes of Memory.Unsent that it holds
-	hurried bool // the client has a deadline to read each piece of the response
+	abandon func() // breaks the write off as at its deadline; nil unless SharedStore
+	unsent  int    // bytes of Memory.Unsent that it holds
+	hurried bool   // the client has a deadline to read each piece of the response
 }
 
 // Route serves a request for a resource, and reports whether the resource is
@@ -194,8 +199,17 @@ func (h *Handler) Route(w http.ResponseWriter, r *http.Request) bool {
 		return false
 	}
 	s.startSpan()
+	if h.SharedStore && s.isWrite() {
+		var abandon context.CancelCauseFunc
+		s.context, abandon = context.WithCancelCause(s.context)
+		defer abandon(nil)
+		s.abandon = func() { abandon(context.DeadlineExceeded) }
+	}
 	defer s.endHolds()
 	if err := s.serve(); err != nil {
+		if errors.Is(err, context.Canceled) && errors.Is(context.Cause(s.context), context.DeadlineExceeded) {
+			err = context.DeadlineExceeded // it was abandoned
+		}
 		s.fail(s.errorAfterWrite(err))
 	}
 	s.span.EndVerb(s.req)
@@ -262,6 +276,11 @@ func (s *scope) pathFits() bool {
 		return len(s.req.Parts) <= 3 || s.sub.Connect != nil && s.sub.Connect.Path
 	}
 	return s.served.Unstructured // which serve says that it has not
+}
+
+// isWrite reports whether the request creates or changes an object.
+func (s *scope) isWrite() bool {
+	return s.req.Verb == request.Create || s.req.Verb == request.Update || s.req.Verb == request.Patch
 }
 
 // isListOrWatch reports whether the request is about many objects.

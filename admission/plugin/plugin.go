@@ -57,6 +57,8 @@ type Deps struct {
 	// Kinds returns the resources of a kind: in its version if it has one, otherwise in
 	// all.
 	Kinds func(kind schema.GroupVersionKind) []*resource.Served
+	// Charges is shared with the controller that recounts quotas; nil if another program recounts them.
+	Charges *quota.Ledger
 	// Plugins are made outside of this package. One with a name in the order, such as
 	// MutatingAdmissionWebhook, is put there; others come before firstOfOthers, and are
 	// enabled unless disabled by name.
@@ -321,7 +323,7 @@ func newResourceQuota(b *builder) (admission.Plugin, error) {
 	if err != nil {
 		return nil, err
 	}
-	return quota.New(b.Objects, limited, quota.Settings{NoDevices: b.Gates != nil && !b.Gates("DynamicResourceAllocation")}, b.Log), nil
+	return quota.New(b.Objects, limited, quota.Settings{NoDevices: b.Gates != nil && !b.Gates("DynamicResourceAllocation")}, b.Charges, b.Log), nil
 }
 
 // alwaysDeny is AlwaysDeny: it refuses everything.

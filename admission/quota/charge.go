@@ -43,6 +43,8 @@ type charge struct {
 	quota string
 	chain int
 	delta corev1.ResourceList
+	entry *entry // of the ledger
+	made  time.Time
 }
 
 // enter charges a claim, and returns the refusal.
@@ -150,6 +152,11 @@ var errNothing = errors.New("nothing is charged")
 func (q *queue) chargeOne(ctx context.Context, name string, claims []*claim) {
 	refused := make([]error, len(claims))
 	deltas := make([]corev1.ResourceList, len(claims))
+	of, ledger, made := account{q.namespace, name}, q.plugin.ledger, q.plugin.ledger.now()
+	entries := make([]*entry, len(claims))
+	for i, c := range claims {
+		entries[i] = ledger.open(of, c.deltas[name])
+	}
 	number, err := q.update(ctx, name, func(quota *corev1.ResourceQuota) error {
 		clear(refused)
 		clear(deltas)
@@ -170,6 +177,17 @@ func (q *queue) chargeOne(ctx context.Context, name string, claims []*claim) {
 		}
 		return nil
 	})
+	uncertain := err != nil && !apierrors.IsNotFound(err) && !errors.Is(err, errNothing)
+	defer func() {
+		for i, c := range claims {
+			switch {
+			case uncertain:
+				ledger.doubt(of, entries[i])
+			case !slices.ContainsFunc(c.charged, func(made charge) bool { return made.entry == entries[i] }):
+				ledger.close(of, entries[i], true)
+			}
+		}
+	}()
 	switch {
 	case apierrors.IsNotFound(err):
 		return // the quota was deleted
@@ -185,7 +203,7 @@ func (q *queue) chargeOne(ctx context.Context, name string, claims []*claim) {
 		case refused[i] != nil:
 			c.err = refused[i]
 		case len(deltas[i]) > 0:
-			c.charged = append(c.charged, charge{name, number, deltas[i]})
+			c.charged = append(c.charged, charge{name, number, deltas[i], entries[i], made})
 		}
 	}
 }
@@ -213,7 +231,23 @@ func (q *queue) update(ctx context.Context, name string, change func(quota *core
 		c.number++
 	}
 	c.last = obj.GetResourceVersion()
+	q.plugin.ledger.wrote(account{q.namespace, name}, c.last)
 	return c.number, nil
+}
+
+// end tells the ledger what became of the write of a claim, and returns the charges if it has failed.
+func (q *queue) end(ctx context.Context, c *claim, o resource.Outcome) {
+	if o == resource.NotWritten {
+		q.release(ctx, c)
+		return
+	}
+	for _, made := range c.charged {
+		if of := (account{q.namespace, made.quota}); o == resource.Written {
+			q.plugin.ledger.close(of, made.entry, false)
+		} else {
+			q.plugin.ledger.doubt(of, made.entry)
+		}
+	}
 }
 
 // release returns the charges of a claim whose write has failed. It goes through the queue
@@ -224,21 +258,27 @@ func (q *queue) release(ctx context.Context, c *claim) {
 	}
 }
 
-// giveBack subtracts the charges of a claim from quotas that only this process has written
-// since.
+// giveBack subtracts the charges of a claim. Where recounts are not made with the ledger, or another server
+// may have counted the charge as lost, only from quotas that nobody else has written since.
 func (q *queue) giveBack(ctx context.Context, c *claim) {
-	for _, charged := range c.charged {
-		known := q.chains[charged.quota]
-		if known == nil || known.number != charged.chain {
+	for _, made := range c.charged {
+		of, ledger := account{q.namespace, made.quota}, q.plugin.ledger
+		known := q.chains[made.quota]
+		chained := known != nil && known.number == made.chain
+		if !chained && !ledger.keeps(made.made) {
+			ledger.doubt(of, made.entry)
 			continue
 		}
-		last := known.last
-		_, err := q.update(ctx, charged.quota, func(quota *corev1.ResourceQuota) error {
-			if quota.ResourceVersion != last {
+		last := ""
+		if !ledger.keeps(made.made) {
+			last = known.last
+		}
+		_, err := q.update(ctx, made.quota, func(quota *corev1.ResourceQuota) error {
+			if last != "" && quota.ResourceVersion != last {
 				return errNothing
 			}
 			used := quota.Status.Used.DeepCopy()
-			for name, quantity := range charged.delta {
+			for name, quantity := range made.delta {
 				is := used[name]
 				is.Sub(quantity)
 				if is.Sign() >= 0 {
@@ -248,9 +288,14 @@ func (q *queue) giveBack(ctx context.Context, c *claim) {
 			quota.Status.Used = used
 			return nil
 		})
-		if err != nil && !errors.Is(err, errNothing) && !apierrors.IsNotFound(err) {
-			q.plugin.log.Warn("quota charge of a failed write could not be returned; the quota controller corrects it", "namespace", q.namespace, "quota", charged.quota, "error", err)
+		switch {
+		case err == nil || apierrors.IsNotFound(err):
+			ledger.close(of, made.entry, true)
+			continue
+		case !errors.Is(err, errNothing):
+			q.plugin.log.Warn("quota charge of a failed write could not be returned; the quota controller corrects it", "namespace", q.namespace, "quota", made.quota, "error", err)
 		}
+		ledger.doubt(of, made.entry)
 	}
 	c.charged = nil
 }

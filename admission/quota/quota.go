@@ -11,9 +11,12 @@
 //
 // Concurrent requests in a namespace are charged together by one of them (charge.go).
 //
-// If a write fails after it was charged, the charge is returned, unless somebody else has
-// updated the quota since: the quota controller may have recalculated usage without it. A
-// charge that is not returned is corrected by the controller.
+// The controller lowers used to what it counts (controller.Quotas). The Ledger tells it of the charges whose
+// writes may not be committed yet, which it adds.
+//
+// If a write fails after it was charged, the charge is returned. Where usage is recounted by another program,
+// which knows no ledger, it is returned unless somebody else has updated the quota since: usage may have been
+// recounted without it. A charge that is not returned is corrected by the next recount.
 package quota
 
 import (
@@ -24,6 +27,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -92,6 +96,7 @@ type Plugin struct {
 	objects  Objects
 	limited  []Limited
 	settings Settings
+	ledger   *Ledger
 	log      *slog.Logger
 
 	mu     sync.Mutex
@@ -100,9 +105,14 @@ type Plugin struct {
 
 var _ admission.Validator = (*Plugin)(nil)
 
-// New returns the plugin.
-func New(objects Objects, limited []Limited, settings Settings, log *slog.Logger) *Plugin {
-	return &Plugin{objects: objects, limited: limited, settings: settings, log: log, queues: lru.New(maxNamespaces)}
+// New returns the plugin. ledger is that of the controller that recounts usage in this process; nil if
+// recounts are made elsewhere.
+func New(objects Objects, limited []Limited, settings Settings, ledger *Ledger, log *slog.Logger) *Plugin {
+	if ledger == nil {
+		ledger = NewLedger(nil, nil)
+		ledger.elsewhere = true
+	}
+	return &Plugin{objects: objects, limited: limited, settings: settings, ledger: ledger, log: log, queues: lru.New(maxNamespaces)}
 }
 
 // Name implements admission.Plugin.
@@ -147,11 +157,11 @@ func (p *Plugin) Validate(ctx context.Context, a *admission.Attributes) error {
 	if err := queue.enter(ctx, c); err != nil {
 		return err
 	}
-	a.OnEnd(func(o resource.Outcome) {
-		if o == resource.NotWritten {
-			queue.release(ctx, c)
-		}
-	})
+	a.OnEnd(func(o resource.Outcome) { queue.end(ctx, c, o) })
+	if p.ledger.others != nil && a.Abandon != nil {
+		timer := time.AfterFunc(chargeLife, a.Abandon)
+		a.OnEnd(func(resource.Outcome) { timer.Stop() })
+	}
 	return nil
 }
 

@@ -234,7 +234,7 @@ func TestQuota(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			objects := newStored(c.quota)
-			err := admission.NewChain(New(objects, nil, Settings{}, slog.New(slog.DiscardHandler))).Validate(t.Context(), c.a)
+			err := admission.NewChain(New(objects, nil, Settings{}, nil, slog.New(slog.DiscardHandler))).Validate(t.Context(), c.a)
 			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 				t.Errorf("the error is %v, and not %q", err, c.err)
 			}
@@ -316,7 +316,7 @@ limitedResources:
 		{"storage", nil, write(admission.Create, "persistentvolumeclaims", gold, nil), "insufficient quota to consume: gold.storageclass.storage.k8s.io/requests.storage"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			err := admission.NewChain(New(newStored(c.quotas...), limited, Settings{}, slog.New(slog.DiscardHandler))).Validate(t.Context(), c.a)
+			err := admission.NewChain(New(newStored(c.quotas...), limited, Settings{}, nil, slog.New(slog.DiscardHandler))).Validate(t.Context(), c.a)
 			if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 				t.Errorf("the error is %v, and not %q", err, c.err)
 			}
@@ -328,7 +328,7 @@ limitedResources:
 func TestTwoQuotas(t *testing.T) {
 	objects := newStored(newQuota("a", amount("count/configmaps", "5")), newQuota("b", amount("configmaps", "0")))
 	m := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}
-	err := New(objects, nil, Settings{}, slog.New(slog.DiscardHandler)).Validate(t.Context(), write(admission.Create, "configmaps", m, nil))
+	err := New(objects, nil, Settings{}, nil, slog.New(slog.DiscardHandler)).Validate(t.Context(), write(admission.Create, "configmaps", m, nil))
 	if err == nil || !strings.Contains(err.Error(), "exceeded quota: b") {
 		t.Errorf("the error is %v", err)
 	}
@@ -338,17 +338,21 @@ func TestTwoQuotas(t *testing.T) {
 }
 
 // TestGiveBack: a write that fails is given back, unless somebody else has
-// counted meanwhile.
+// counted meanwhile who does not know what is pending.
 func TestGiveBack(t *testing.T) {
-	for _, counted := range []bool{false, true} {
+	for _, c := range []struct {
+		counted bool
+		ledger  *Ledger
+		want    string
+	}{{false, nil, "1"}, {true, nil, "2"}, {false, NewLedger(nil, nil), "1"}, {true, NewLedger(nil, nil), "1"}} {
 		objects := newStored(newQuota("q", amount("count/configmaps", "5")))
-		p := New(objects, nil, Settings{}, slog.New(slog.DiscardHandler))
+		p := New(objects, nil, Settings{}, c.ledger, slog.New(slog.DiscardHandler))
 		a := write(admission.Create, "configmaps", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}}, nil)
 		other := write(admission.Create, "configmaps", &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "n"}}, nil)
 		if err := errors.Join(p.Validate(t.Context(), a), p.Validate(t.Context(), other)); err != nil {
 			t.Fatal(err)
 		}
-		if counted {
+		if c.counted {
 			if _, err := objects.UpdateStatus(t.Context(), "", "resourcequotas", "ns", "q", func(resource.Object) error { return nil }); err != nil {
 				t.Fatal(err)
 			}
@@ -356,9 +360,8 @@ func TestGiveBack(t *testing.T) {
 		other.End(resource.Written)
 		a.End(resource.NotWritten)
 		a.End(resource.NotWritten)
-		want := map[bool]string{false: "1", true: "2"}[counted]
-		if got := objects.used(t, "q", "count/configmaps"); got != want {
-			t.Errorf("counted meanwhile: %v; %s is used, and not %s", counted, got, want)
+		if got := objects.used(t, "q", "count/configmaps"); got != c.want {
+			t.Errorf("counted meanwhile: %v, with a ledger: %v; %s is used, and not %s", c.counted, c.ledger != nil, got, c.want)
 		}
 	}
 }
@@ -368,7 +371,7 @@ func TestGiveBack(t *testing.T) {
 func TestTogether(t *testing.T) {
 	const many, limit = 200, 50
 	objects := newStored(newQuota("q", amount("count/configmaps", strconv.Itoa(limit))))
-	p := New(objects, nil, Settings{}, slog.New(slog.DiscardHandler))
+	p := New(objects, nil, Settings{}, nil, slog.New(slog.DiscardHandler))
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	charged := 0
@@ -400,7 +403,7 @@ func TestTogether(t *testing.T) {
 func TestStoreFails(t *testing.T) {
 	objects := newStored(newQuota("q", amount("count/configmaps", "5")))
 	objects.fail = errors.New("no store")
-	err := New(objects, nil, Settings{}, slog.New(slog.DiscardHandler)).Validate(t.Context(), write(admission.Create, "configmaps", &corev1.ConfigMap{}, nil))
+	err := New(objects, nil, Settings{}, nil, slog.New(slog.DiscardHandler)).Validate(t.Context(), write(admission.Create, "configmaps", &corev1.ConfigMap{}, nil))
 	if err == nil || !strings.Contains(err.Error(), "no store") {
 		t.Errorf("the error is %v", err)
 	}
@@ -418,7 +421,7 @@ func TestClaimsAreCountedWithoutDevices(t *testing.T) {
 		{"count/resourceclaims.resource.k8s.io", "1", ""},
 		{"count/resourceclaims.resource.k8s.io", "0", "requested: count/resourceclaims.resource.k8s.io=1"},
 	} {
-		p := New(newStored(newQuota("q", amount(c.name, c.limit))), nil, Settings{NoDevices: true}, slog.New(slog.DiscardHandler))
+		p := New(newStored(newQuota("q", amount(c.name, c.limit))), nil, Settings{NoDevices: true}, nil, slog.New(slog.DiscardHandler))
 		err := p.Validate(t.Context(), write(admission.Create, "resourceclaims.resource.k8s.io", claim, nil))
 		if c.wrong == "" && err != nil || c.wrong != "" && (err == nil || !strings.Contains(err.Error(), c.wrong)) {
 			t.Errorf("%s %s: got %v, want %q", c.name, c.limit, err, c.wrong)

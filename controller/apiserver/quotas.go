@@ -2,6 +2,7 @@ package apiserver
 
 import (
 	"context"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
@@ -11,10 +12,32 @@ import (
 	"github.com/apikeel/kelson/controller"
 )
 
-// QuotaUsage returns a function that counts what is used of what a quota limits: it is
-// what controller.Quotas writes down. Resources of which a namespace has no objects are
-// not loaded for that.
-func (s *Server) QuotaUsage(feed controller.Feed, objects admission.Objects, settings quota.Settings) func(context.Context, *corev1.ResourceQuota) (corev1.ResourceList, error) {
+// QuotaRecounts returns a function that begins a recount of what is used of what a quota limits, for
+// controller.Quotas.
+func (s *Server) QuotaRecounts(charges *quota.Ledger, feed controller.Feed, objects admission.Objects, settings quota.Settings) func(namespace, name string) controller.QuotaRecount {
+	count := s.quotaUsage(feed, objects, settings)
+	return func(namespace, name string) controller.QuotaRecount {
+		return recount{charges.Recount(namespace, name), count}
+	}
+}
+
+// recount implements controller.QuotaRecount.
+type recount struct {
+	*quota.Recount
+	count func(context.Context, *corev1.ResourceQuota) (corev1.ResourceList, error)
+}
+
+func (r recount) Used(ctx context.Context, q *corev1.ResourceQuota) (corev1.ResourceList, time.Duration, error) {
+	counted, err := r.count(ctx, q)
+	if err != nil {
+		return nil, 0, err
+	}
+	return r.Recount.Used(ctx, q.Status.Used, counted)
+}
+
+// quotaUsage returns a function that counts the objects of a quota. Resources of which a namespace has no
+// objects are not loaded for that.
+func (s *Server) quotaUsage(feed controller.Feed, objects admission.Objects, settings quota.Settings) func(context.Context, *corev1.ResourceQuota) (corev1.ResourceList, error) {
 	return func(ctx context.Context, q *corev1.ResourceQuota) (corev1.ResourceList, error) {
 		kinds, err := feed.Kinds(ctx)
 		if err != nil {
