@@ -16,8 +16,11 @@ import (
 // the memory of the server (budget.Memory.Clients), not by the number of seats in flow
 // control, which they do not take.
 const (
-	// connectionMemory is for a connection with TLS, and buffers in the kernel.
-	connectionMemory = 16 << 10
+	// connectionMemory is for a connection with TLS, and buffers in the kernel: 8 KiB if it is idle and of
+	// HTTP/1.1, 26 with all that HTTP/2 keeps between requests. certificateFactor is how many times the size
+	// of a client certificate it takes beside that, parsed.
+	connectionMemory  = 26 << 10
+	certificateFactor = 3
 	// watchMemory is for a watch: a stream, its goroutine and its place in a log of events.
 	watchMemory = 12 << 10
 	// streamMemory is for other requests that last, such as exec and the logs of a pod: two
@@ -55,6 +58,16 @@ func headerMemory(r *http.Request) int64 {
 	return int64(max(0, bytes-ordinaryHeader))
 }
 
+// certificateMemory returns how many bytes the certificates take that the client has shown.
+func certificateMemory(r *http.Request) (bytes int64) {
+	if r.TLS != nil {
+		for _, c := range r.TLS.PeerCertificates {
+			bytes += certificateFactor * int64(len(c.Raw))
+		}
+	}
+	return bytes
+}
+
 // holdMemory is the stage that counts the memory of connections, of requests that last and of
 // large headers, by user. Who holds too much is answered 429; a connection for which there is
 // no room is closed.
@@ -64,11 +77,14 @@ func (s *Server) holdMemory() stage {
 			if x.loopback {
 				return true
 			}
-			if !x.isStranger() && !newcomers.Introduce(x.r.Context(), func() func() { return s.hold((*budget.Shared).Take, &x.User, connectionMemory) }) {
+			if !x.isStranger() && !newcomers.Introduce(x.r.Context(), func() func() { return s.hold((*budget.Shared).Take, &x.User, connectionMemory+certificateMemory(x.r)) }) {
 				x.disconnect()
 				x.ended = metrics.Dropped
 				x.tooMany(retryHeld)
 				return false
+			}
+			if w, ok := x.ResponseWriter.(h2.Privileged); ok {
+				w.SetPrivileged(x.User.IsAdministrator())
 			}
 			bytes, lasts := headerMemory(x.r), x.LongRunning()
 			switch {

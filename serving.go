@@ -139,7 +139,8 @@ func (v *Serving) tlsConfig() (*tls.Config, error) {
 		NextProtos: []string{"h2", "http/1.1"},
 		// Certificates are verified by authentication: there are other ways to authenticate,
 		// and a failure should be a response, not a failed handshake.
-		ClientAuth: tls.RequestClientCert,
+		ClientAuth:       tls.RequestClientCert,
+		VerifyConnection: boundCertificates,
 	}
 	if v.DisableHTTP2 {
 		config.NextProtos = config.NextProtos[1:]
@@ -179,6 +180,22 @@ func (v *Serving) tlsConfig() (*tls.Config, error) {
 		config.CurvePreferences = append(config.CurvePreferences, tls.CurveID(id))
 	}
 	return config, nil
+}
+
+// maxCertificates is how many bytes of certificates a client may show. An ordinary chain has less than
+// eight thousand; crypto/tls takes 256 KiB, and keeps them as long as the connection.
+const maxCertificates = 32 << 10
+
+// boundCertificates ends the handshake of a client with too large certificates.
+func boundCertificates(state tls.ConnectionState) error {
+	bytes := 0
+	for _, c := range state.PeerCertificates {
+		bytes += len(c.Raw)
+	}
+	if bytes > maxCertificates {
+		return fmt.Errorf("the client has shown %d bytes of certificates, more than %d", bytes, maxCertificates)
+	}
+	return nil
 }
 
 func requiredByHTTP2(suite uint16) bool {

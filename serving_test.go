@@ -2,11 +2,16 @@ package kelson
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"io"
 	"log/slog"
 	"math"
+	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -382,5 +387,36 @@ func TestClientAuthorities(t *testing.T) {
 	}
 	if len(acceptable) != 1 || string(acceptable[0]) != string(ca.RawIssuer) {
 		t.Errorf("%d authorities", len(acceptable))
+	}
+}
+
+// A client cannot have the server keep large certificates, which anybody can make.
+func TestLargeClientCertificatesEndTheHandshake(t *testing.T) {
+	s := start(t, &Server{})
+	for size, want := range map[int]bool{maxCertificates / 2: true, maxCertificates: false} {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		template := &x509.Certificate{SerialNumber: big.NewInt(1), ExtraExtensions: []pkix.Extension{{Id: []int{1, 2, 3}, Value: make([]byte, size)}}}
+		der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := s.dial(&tls.Config{GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The client hears of it when it reads.
+		_, err = conn.Write([]byte("GET /livez HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"))
+		if err == nil {
+			_, err = io.ReadAll(conn)
+		}
+		_ = conn.Close()
+		if (err == nil) != want {
+			t.Errorf("a certificate of %d bytes: %v, want an error: %v", len(der), err, !want)
+		}
 	}
 }

@@ -669,6 +669,7 @@ func TestCrowdIsHeldBack(t *testing.T) {
 	s := newServer()
 	s.MaxHandlers = most
 	ts := serve(t, s, func(w http.ResponseWriter, r *http.Request) {
+		w.(h2.Privileged).SetPrivileged(r.Header.Get("X-Privileged") != "")
 		if r.Header.Get("X-Lasts") != "" {
 			w.(h2.Laster).Lasts()
 			lasts.Add(1)
@@ -719,6 +720,23 @@ func TestCrowdIsHeldBack(t *testing.T) {
 	polltest.Until(t, "handlers of another client run", func() bool { return running.Load() == most+4 })
 	if refused != 2 {
 		t.Errorf("another client: %d of 6 requests were refused, want 2", refused)
+	}
+	// A privileged connection gets a quarter more than all others, and no more than that.
+	refused = 0
+	privileged := dial(t, ts)
+	if err := privileged.begin(1, true, "x-privileged", "1"); err != nil {
+		t.Fatal(err)
+	}
+	polltest.Until(t, "the first handler of an administrator runs", func() bool { return running.Load() == most+5 })
+	for stream := range uint32(6) {
+		if err := privileged.begin(2*stream+3, true, "x-privileged", "1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	privileged.ping(count)
+	polltest.Until(t, "handlers of an administrator run", func() bool { return running.Load() == most+4+4 })
+	if refused != 3 {
+		t.Errorf("an administrator: %d of 7 requests were refused, want 3", refused)
 	}
 	close(done)
 	answered := 0

@@ -72,6 +72,8 @@ type conn struct {
 	// Used by the goroutine that writes only, see writing.
 	deadlineSet time.Time
 
+	privileged atomic.Bool // by the user of the newest request that has one; see Privileged
+
 	// mu guards everything below, and the streams.
 	mu       sync.Mutex
 	err      error        // why nothing can be written any longer

@@ -39,7 +39,7 @@ func (c *conn) headers(h frameHeader, dependency uint32) error {
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeProtocol}
 	case len(c.streams) >= c.srv.MaxStreams, c.headerBytes+c.fields.size > maxHeldHeaders*c.srv.MaxHeaderBytes:
 		return http2.StreamError{StreamID: id, Code: http2.ErrCodeRefusedStream}
-	case c.running >= fewHandlers && c.srv.isCrowded():
+	case c.running >= fewHandlers && c.srv.isCrowded(c.privileged.Load()):
 		// The client has made no mistake: it costs no tokens, as a request that is served.
 		c.resetUnserved(id, http2.ErrCodeRefusedStream)
 		return nil

@@ -63,6 +63,20 @@ func (w *response) Lasts() {
 	c.stopCounting(w.st)
 }
 
+// Privileged is a writer whose connection can be privileged.
+type Privileged interface {
+	// SetPrivileged says whether requests of the connection are served while so many others run that
+	// those of other connections are refused (Server.MaxHandlers).
+	SetPrivileged(privileged bool)
+}
+
+// SetPrivileged implements Privileged.
+func (w *response) SetPrivileged(privileged bool) {
+	if c := w.st.c; c.privileged.Load() != privileged {
+		c.privileged.Store(privileged)
+	}
+}
+
 // An Arrival is a writer of a response whose request has arrived before it is answered.
 type Arrival interface {
 	// EndArrival says that the request waits for something, or that somebody else bounds how many

@@ -56,7 +56,8 @@ type Server struct {
 	// MaxHandlers is how many handlers may run at a time before connections are held back: then
 	// a request on a connection with fewHandlers that run is refused with REFUSED_STREAM, which
 	// clients may send again. 0 is no bound. Responses that continue without their handler, and
-	// those of which a handler says that they last (Laster), do not count.
+	// those of which a handler says that they last (Laster), do not count. For connections that a
+	// handler calls privileged (Privileged) it is a quarter more.
 	MaxHandlers int
 	// MaxArriving is how many requests of all connections may arrive at a time: they have been
 	// read, and neither answered nor said to have arrived by their handler (Arrival). Connections with more
@@ -131,9 +132,14 @@ func (s *Server) leave(entered uint64) {
 // fewHandlers may run for any connection, however many run in all.
 const fewHandlers = 4
 
-// isCrowded reports whether as many handlers run as MaxHandlers.
-func (s *Server) isCrowded() bool {
-	return s.MaxHandlers > 0 && s.running.Load() >= int64(s.MaxHandlers)
+// isCrowded reports whether as many handlers run as MaxHandlers, and for a privileged connection a quarter
+// more.
+func (s *Server) isCrowded(privileged bool) bool {
+	most := int64(s.MaxHandlers)
+	if privileged {
+		most += most/4 + 1
+	}
+	return s.MaxHandlers > 0 && s.running.Load() >= most
 }
 
 // Configure makes a net/http server use s for clients that want HTTP/2. The
