@@ -247,11 +247,11 @@ func (c *custom) validate(ctx context.Context, obj, old resource.Object, statusO
 	var errs field.ErrorList
 	switch {
 	case old == nil:
-		errs = s.Validate(content(obj))
+		errs = s.Validate(ctx, content(obj))
 	case statusOnly:
-		errs = s.ValidateStatus(content(obj), was)
+		errs = s.ValidateStatus(ctx, content(obj), was)
 	default:
-		errs = s.ValidateUpdate(content(obj), was)
+		errs = s.ValidateUpdate(ctx, content(obj), was)
 	}
 	errs = append(errs, validateScale(c.scale[version], content(obj), statusOnly)...)
 	if !s.Ruled() {

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
 	v1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/internal/boundedregexp"
 	"github.com/apikeel/kelson/internal/problems"
 )
 
@@ -228,7 +228,7 @@ func (s *structure) restrictions(p *v1.JSONSchemaProps, skipAnyOf, skipFirst boo
 		s.restriction(p.Not, false, path.Child("not"))
 	}
 	if p.Pattern != "" {
-		if _, err := regexp.Compile(p.Pattern); err != nil {
+		if err := boundedregexp.Check(p.Pattern); err != nil {
 			s.add(field.Invalid(path.Child("pattern"), p.Pattern, fmt.Sprintf("must be a valid regular expression, but isn't: %v", err)))
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/crd/cel"
+	"github.com/apikeel/kelson/internal/boundedregexp"
 )
 
 // ValidateDefaults returns the errors of the defaults in the schema of a resource: they
@@ -19,18 +20,20 @@ import (
 func ValidateDefaults(ctx context.Context, path *field.Path, props *apiextensions.JSONSchemaProps, pruned bool) field.ErrorList {
 	root := *props
 	root.XEmbeddedResource = true
-	n, err := compile(&root, 0)
+	patterns := boundedregexp.NewSet()
+	n, err := compile(&root, patterns, 0)
 	if err != nil {
 		return field.ErrorList{field.Invalid(path, "", err.Error())}
 	}
-	d := &defaultCheck{ctx: ctx, pruned: pruned, check: cel.Check{Budget: cel.Budget}}
+	work := boundedregexp.NewWork(ctx, boundedregexp.MaxWork)
+	d := &defaultCheck{ctx: ctx, pruned: pruned, check: cel.Check{Budget: cel.Budget}, explainer: explainer{patterns, work}}
 	d.schema(path, &root, n, enclosingResource{})
 	return d.errs
 }
 
 // PrunedDefaults reports whether the defaults of a schema have no unknown fields.
 func PrunedDefaults(props *apiextensions.JSONSchemaProps) bool {
-	n, err := compile(props, 0)
+	n, err := compile(props, boundedregexp.NewSet(), 0)
 	return err == nil && prunedDefaults(n)
 }
 
@@ -61,6 +64,7 @@ type defaultCheck struct {
 	pruned bool
 	check  cel.Check
 	errs   field.ErrorList
+	explainer
 }
 
 // enclosingResource is the innermost resource that a schema is in.
@@ -80,7 +84,7 @@ func (d *defaultCheck) schema(path *field.Path, p *apiextensions.JSONSchemaProps
 		in = enclosingResource{root: n, wrap: func(v any) any { return v }}
 	}
 	if n.fallback != nil {
-		d.value(path.Child("default"), p, n, in)
+		d.fallback(path.Child("default"), p, n, in)
 	}
 	if n.items != nil {
 		next := in
@@ -96,8 +100,8 @@ func (d *defaultCheck) schema(path *field.Path, p *apiextensions.JSONSchemaProps
 	}
 }
 
-// value checks one default.
-func (d *defaultCheck) value(path *field.Path, p *apiextensions.JSONSchemaProps, n *node, in enclosingResource) {
+// fallback checks one default.
+func (d *defaultCheck) fallback(path *field.Path, p *apiextensions.JSONSchemaProps, n *node, in enclosingResource) {
 	v := runtime.DeepCopyJSONValue(n.fallback)
 	if in.meta {
 		obj, ok := in.wrap(runtime.DeepCopyJSONValue(v)).(map[string]any)
@@ -130,14 +134,14 @@ func (d *defaultCheck) value(path *field.Path, p *apiextensions.JSONSchemaProps,
 			return
 		}
 	}
-	if n.bare || !n.holds(v) {
+	if n.bare || !n.holds(v, d.work) {
 		// Validated as written: unlike for values, unknown formats count here.
 		schema, err := openAPI(p)
 		if err != nil {
 			d.errs = append(d.errs, field.Invalid(path, "", err.Error()))
 			return
 		}
-		if errs := fieldErrors(path, validator{schema: schema}.Validate(v)); len(errs) > 0 {
+		if errs := d.explain(path, schema, v, nil); len(errs) > 0 {
 			d.errs = append(d.errs, errs...)
 			return
 		}

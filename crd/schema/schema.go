@@ -9,20 +9,21 @@
 // # Validation in two steps
 //
 // Nearly every object is valid, so a fast pass over the object (node.holds) looks first
-// whether it surely is. Only if the fast pass cannot tell, the validator of kube-openapi
-// runs; it decides, and its error messages are those of kube-apiserver.
+// whether it surely is. Only if the fast pass cannot tell, explainer runs; it decides, and its
+// error messages are those of kube-apiserver. Both spend of the same boundedregexp.Work.
 package schema
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/apikeel/kelson/internal/boundedregexp"
 )
 
 // maxDepth bounds how deeply schemas nest.
@@ -30,10 +31,11 @@ const maxDepth = 128
 
 // Schema is a compiled schema. It is immutable.
 type Schema struct {
-	root  *node
-	props *apiextensions.JSONSchemaProps
-	slow  slow
-	rules rules
+	root     *node
+	props    *apiextensions.JSONSchemaProps
+	patterns *boundedregexp.Set
+	slow     slow
+	rules    rules
 }
 
 // node is the schema of one value.
@@ -80,7 +82,7 @@ type node struct {
 	maxItems     *int64
 	minProps     *int64
 	maxProps     *int64
-	pattern      *regexp.Regexp
+	pattern      *boundedregexp.Pattern
 	format       string
 	allOf, anyOf []*node
 	unsure       bool
@@ -102,14 +104,15 @@ const (
 
 // Compile makes a Schema. It returns an error for a schema that no definition may have.
 func Compile(props *apiextensions.JSONSchemaProps) (*Schema, error) {
-	root, err := compile(props, 0)
+	patterns := boundedregexp.NewSet()
+	root, err := compile(props, patterns, 0)
 	if err != nil {
 		return nil, err
 	}
 	if root == nil {
 		root = &node{kind: kindObject, preserve: true}
 	}
-	s := &Schema{root: root, props: props}
+	s := &Schema{root: root, props: props, patterns: patterns}
 	// Defaults must not have unknown fields themselves.
 	pruneDefaults(root)
 	return s, nil
@@ -122,7 +125,7 @@ const (
 )
 
 // Weight returns the estimated memory in bytes of the schema when all of it is in use.
-func (s *Schema) Weight() int { return weigh(s.props) }
+func (s *Schema) Weight() int { return weigh(s.props) + s.patterns.Weight() }
 
 func weigh(p *apiextensions.JSONSchemaProps) int {
 	if p == nil {
@@ -142,7 +145,7 @@ func weigh(p *apiextensions.JSONSchemaProps) int {
 	return total
 }
 
-func compile(p *apiextensions.JSONSchemaProps, depth int) (*node, error) {
+func compile(p *apiextensions.JSONSchemaProps, patterns *boundedregexp.Set, depth int) (*node, error) {
 	if p == nil {
 		return nil, nil
 	}
@@ -189,11 +192,7 @@ func compile(p *apiextensions.JSONSchemaProps, depth int) (*node, error) {
 		}
 	}
 	if p.Pattern != "" {
-		re, err := regexp.Compile(p.Pattern)
-		if err != nil {
-			n.unsure = true
-		}
-		n.pattern = re
+		n.pattern = patterns.Pattern(p.Pattern)
 	}
 	n.unsure = n.unsure || p.UniqueItems || len(p.OneOf) > 0 || p.Not != nil || len(p.PatternProperties) > 0 ||
 		len(p.Dependencies) > 0 || p.Ref != nil || p.AdditionalItems != nil
@@ -215,24 +214,24 @@ func compile(p *apiextensions.JSONSchemaProps, depth int) (*node, error) {
 		}
 		n.enum = append(n.enum, v)
 	}
-	if err := n.compileChildren(p, depth+1); err != nil {
+	if err := n.compileChildren(p, patterns, depth+1); err != nil {
 		return nil, err
 	}
 	var err error
-	if n.allOf, err = compileAll(p.AllOf, depth+1); err != nil {
+	if n.allOf, err = compileAll(p.AllOf, patterns, depth+1); err != nil {
 		return nil, err
 	}
-	n.anyOf, err = compileAll(p.AnyOf, depth+1)
+	n.anyOf, err = compileAll(p.AnyOf, patterns, depth+1)
 	for _, part := range slices.Concat(n.allOf, n.anyOf) {
 		n.bare = n.bare || part.bare
 	}
 	return n, err
 }
 
-func compileAll(list []apiextensions.JSONSchemaProps, depth int) ([]*node, error) {
+func compileAll(list []apiextensions.JSONSchemaProps, patterns *boundedregexp.Set, depth int) ([]*node, error) {
 	var nodes []*node
 	for i := range list {
-		n, err := compile(&list[i], depth)
+		n, err := compile(&list[i], patterns, depth)
 		if err != nil {
 			return nil, err
 		}
@@ -241,10 +240,10 @@ func compileAll(list []apiextensions.JSONSchemaProps, depth int) ([]*node, error
 	return nodes, nil
 }
 
-func (n *node) compileChildren(p *apiextensions.JSONSchemaProps, depth int) (err error) {
+func (n *node) compileChildren(p *apiextensions.JSONSchemaProps, patterns *boundedregexp.Set, depth int) (err error) {
 	for name := range p.Properties {
 		sub := p.Properties[name]
-		child, err := compile(&sub, depth)
+		child, err := compile(&sub, patterns, depth)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -256,14 +255,14 @@ func (n *node) compileChildren(p *apiextensions.JSONSchemaProps, depth int) (err
 	}
 	if a := p.AdditionalProperties; a != nil {
 		n.open = a.Allows || a.Schema != nil
-		if n.additional, err = compile(a.Schema, depth); err != nil {
+		if n.additional, err = compile(a.Schema, patterns, depth); err != nil {
 			return err
 		}
 		n.adopt(n.additional)
 		n.unsure = n.unsure || !n.open
 	}
 	if p.Items != nil {
-		if n.items, err = compile(p.Items.Schema, depth); err != nil {
+		if n.items, err = compile(p.Items.Schema, patterns, depth); err != nil {
 			return err
 		}
 		n.adopt(n.items)

@@ -1,8 +1,10 @@
 package schema
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"sigs.k8s.io/yaml"
 
+	"github.com/apikeel/kelson/internal/boundedregexp"
 	"github.com/apikeel/kelson/internal/randomtest"
 	"github.com/apikeel/kelson/storage"
 )
@@ -105,7 +108,7 @@ func TestValidate(t *testing.T) {
 		{`spec: {size: 2, even: 3}`, `spec.even: Invalid value: 3: spec.even in body should be a multiple of 2`},
 	} {
 		var got []string
-		for _, err := range s.Validate(object(t, test.obj)) {
+		for _, err := range s.Validate(context.Background(), object(t, test.obj)) {
 			got = append(got, err.Error())
 		}
 		if text := strings.Join(got, "\n"); test.want == "" && text != "" || !strings.Contains(text, test.want) {
@@ -120,7 +123,7 @@ func TestValidate(t *testing.T) {
 func TestEnum(t *testing.T) {
 	s := mustCompile(t, `{type: object, properties: {a: {type: number, nullable: true, enum: [1, 2, null]}}}`)
 	for value, want := range map[string]bool{"1": true, "1.0": true, "1.5": true, "3": false, "null": false} {
-		if errs := s.Validate(object(t, `{a: `+value+`}`)); (len(errs) == 0) != want {
+		if errs := s.Validate(context.Background(), object(t, `{a: `+value+`}`)); (len(errs) == 0) != want {
 			t.Errorf("%s: %v", value, errs)
 		}
 	}
@@ -138,7 +141,7 @@ func TestRatcheting(t *testing.T) {
 		{`spec: {size: 1, tags: [a]}`, `spec: {size: 2, tags: [a, a]}`, 1},
 		{`spec: {size: 1, parts: [{name: a, count: x}]}`, `spec: {size: 2, parts: [{name: b}, {name: a, count: x}]}`, 0},
 	} {
-		if errs := s.ValidateUpdate(object(t, test.obj), object(t, test.old)); len(errs) != test.wrong {
+		if errs := s.ValidateUpdate(context.Background(), object(t, test.obj), object(t, test.old)); len(errs) != test.wrong {
 			t.Errorf("%s → %s: %v", test.old, test.obj, errs)
 		}
 	}
@@ -209,7 +212,7 @@ func TestSure(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rng := randomtest.From(t, 1)
+	rng, work := randomtest.From(t, 1), boundedregexp.NewWork(context.Background(), math.MaxInt64)
 	properties := parse(t, widget).Properties["spec"].Properties
 	sure := 0
 	for range 5_000 {
@@ -217,14 +220,14 @@ func TestSure(t *testing.T) {
 		if rng.IntN(10) > 0 {
 			obj["spec"] = randomObject(rng, properties)
 		}
-		holds := s.root.holds(runtime.DeepCopyJSON(obj))
-		valid := (validator{schema: schema}).Validate(obj).IsValid()
+		holds := s.root.holds(runtime.DeepCopyJSON(obj), work)
+		found := explainer{s.patterns, work}.value(schema, obj, "", nil).errs
 		if holds {
 			sure++
 		}
-		if holds && !valid {
+		if holds && len(found) > 0 {
 			text, _ := json.Marshal(obj)
-			t.Fatalf("sure of %s: %v", text, (validator{schema: schema}).Validate(obj).Errors)
+			t.Fatalf("sure of %s: %v", text, found)
 		}
 	}
 	if sure < 100 {
@@ -255,7 +258,7 @@ func randomValue(rng *rand.Rand, p *apiextensions.JSONSchemaProps) any {
 		var v any
 		_ = json.Unmarshal(p.Enum[rng.IntN(len(p.Enum))].Raw, &v)
 		return v
-	case p.Type == "object" && p.AdditionalProperties != nil:
+	case p.Type == "object" && p.AdditionalProperties != nil && p.AdditionalProperties.Schema != nil:
 		return map[string]any{"a": randomValue(rng, p.AdditionalProperties.Schema)}
 	case p.Type == "object":
 		return randomObject(rng, p.Properties)
@@ -281,7 +284,7 @@ func BenchmarkValidate(b *testing.B) {
 	b.Run("quick", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if errs := s.Validate(obj); errs != nil {
+			if errs := s.Validate(context.Background(), obj); errs != nil {
 				b.Fatal(errs)
 			}
 		}
@@ -291,10 +294,11 @@ func BenchmarkValidate(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
+		work := boundedregexp.NewWork(context.Background(), math.MaxInt64)
 		b.ReportAllocs()
 		for b.Loop() {
-			if r := (validator{schema: schema}).Validate(obj); !r.IsValid() {
-				b.Fatal(r.Errors)
+			if found := (explainer{s.patterns, work}).value(schema, obj, "", nil).errs; len(found) > 0 {
+				b.Fatal(found)
 			}
 		}
 	})

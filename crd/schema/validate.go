@@ -1,10 +1,9 @@
 package schema
 
 import (
+	"context"
 	"encoding/json"
-	"fmt"
 	"math"
-	"reflect"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -17,28 +16,29 @@ import (
 	openapierrors "k8s.io/kube-openapi/pkg/validation/errors"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	"k8s.io/kube-openapi/pkg/validation/strfmt"
-	"k8s.io/kube-openapi/pkg/validation/validate"
+
+	"github.com/apikeel/kelson/internal/boundedregexp"
 )
 
 // Validate returns the errors of an object, without those of CEL rules.
-func (s *Schema) Validate(obj map[string]any) field.ErrorList {
-	errs := s.values(obj, nil)
+func (s *Schema) Validate(ctx context.Context, obj map[string]any) field.ErrorList {
+	errs := s.values(ctx, obj, nil)
 	errs = append(errs, validateResources(nil, obj, s.root)...)
 	return append(errs, validateLists(nil, obj, s.root)...)
 }
 
 // ValidateUpdate returns the errors of a changed object. Errors in unchanged values are
 // ignored (ratcheting).
-func (s *Schema) ValidateUpdate(obj, old map[string]any) field.ErrorList {
-	errs := s.values(obj, old)
+func (s *Schema) ValidateUpdate(ctx context.Context, obj, old map[string]any) field.ErrorList {
+	errs := s.values(ctx, obj, old)
 	errs = append(errs, validateResources(nil, obj, s.root)...)
 	return append(errs, s.lists(obj, old)...)
 }
 
 // ValidateStatus returns the errors of an object through the status subresource: only the
 // status is validated.
-func (s *Schema) ValidateStatus(obj, old map[string]any) field.ErrorList {
-	return append(s.status(obj, old), s.lists(obj, old)...)
+func (s *Schema) ValidateStatus(ctx context.Context, obj, old map[string]any) field.ErrorList {
+	return append(s.status(ctx, obj, old), s.lists(obj, old)...)
 }
 
 // lists checks sets and maps. If the old object has duplicates, the new one may too.
@@ -51,8 +51,9 @@ func (s *Schema) lists(obj, old map[string]any) field.ErrorList {
 }
 
 // values checks the values of an object; old is nil on create.
-func (s *Schema) values(obj, old map[string]any) field.ErrorList {
-	if s.root.holds(obj) {
+func (s *Schema) values(ctx context.Context, obj, old map[string]any) field.ErrorList {
+	work := boundedregexp.NewWork(ctx, boundedregexp.MaxWork)
+	if s.root.holds(obj, work) {
 		return nil
 	}
 	schema, err := s.slow.schema(s.props)
@@ -62,18 +63,19 @@ func (s *Schema) values(obj, old map[string]any) field.ErrorList {
 	if schema == nil {
 		return nil
 	}
-	v := validator{schema: schema}
+	var was *common.CorrelatedObject
 	if old != nil {
-		v.correlation = common.NewCorrelatedObject(obj, old, &celopenapi.Schema{Schema: schema})
+		was = common.NewCorrelatedObject(obj, old, &celopenapi.Schema{Schema: schema})
 	}
-	return fieldErrors(nil, v.Validate(obj))
+	return explainer{s.patterns, work}.explain(nil, schema, obj, was)
 }
 
 // status checks the status of an object.
-func (s *Schema) status(obj, old map[string]any) field.ErrorList {
+func (s *Schema) status(ctx context.Context, obj, old map[string]any) field.ErrorList {
 	status, ok := obj["status"]
 	n := s.root.properties["status"]
-	if !ok || n == nil || n.holds(status) {
+	work := boundedregexp.NewWork(ctx, boundedregexp.MaxWork)
+	if !ok || n == nil || n.holds(status, work) {
 		return nil
 	}
 	schema, err := s.slow.schema(s.props)
@@ -81,28 +83,28 @@ func (s *Schema) status(obj, old map[string]any) field.ErrorList {
 		return field.ErrorList{field.InternalError(nil, err)}
 	}
 	part := schema.Properties["status"]
-	v := validator{schema: &part, correlation: common.NewCorrelatedObject(obj, old, &celopenapi.Schema{Schema: schema}).Key("status")}
-	return fieldErrors(field.NewPath("status"), v.Validate(status))
+	was := common.NewCorrelatedObject(obj, old, &celopenapi.Schema{Schema: schema}).Key("status")
+	return explainer{s.patterns, work}.explain(field.NewPath("status"), &part, status, was)
 }
 
-// holds reports whether a value is surely valid.
-func (n *node) holds(v any) bool {
+// holds reports whether a value is surely valid. It is not if that exceeds what may be spent.
+func (n *node) holds(v any, work *boundedregexp.Work) bool {
 	if v == nil {
 		return n.nullable && !n.unsure && n.enum == nil && n.allOf == nil && n.anyOf == nil
 	}
-	if n.unsure || !n.holdsKind(v) {
+	if n.unsure || work.Spend(lookWork+int64(len(n.enum))) != nil || !n.holdsKind(v, work) {
 		return false
 	}
 	if n.enum != nil && !n.among(v) {
 		return false
 	}
 	for _, all := range n.allOf {
-		if !all.holds(v) {
+		if !all.holds(v, work) {
 			return false
 		}
 	}
 	for i, any := range n.anyOf {
-		if any.holds(v) {
+		if any.holds(v, work) {
 			break
 		}
 		if i == len(n.anyOf)-1 {
@@ -125,14 +127,14 @@ func (n *node) among(v any) bool {
 	return false
 }
 
-func (n *node) holdsKind(v any) bool {
+func (n *node) holdsKind(v any, work *boundedregexp.Work) bool {
 	switch v := v.(type) {
 	case map[string]any:
-		return (n.kind == kindObject || n.kind == kindAny) && n.holdsObject(v)
+		return (n.kind == kindObject || n.kind == kindAny) && n.holdsObject(v, work)
 	case []any:
-		return (n.kind == kindArray || n.kind == kindAny) && n.holdsArray(v)
+		return (n.kind == kindArray || n.kind == kindAny) && n.holdsArray(v, work)
 	case string:
-		return (n.kind == kindString || n.kind == kindIntOrString || n.kind == kindAny) && n.holdsString(v)
+		return (n.kind == kindString || n.kind == kindIntOrString || n.kind == kindAny) && n.holdsString(v, work)
 	case int64:
 		switch n.kind {
 		case kindInteger, kindNumber, kindIntOrString, kindAny:
@@ -146,7 +148,7 @@ func (n *node) holdsKind(v any) bool {
 	return false
 }
 
-func (n *node) holdsObject(obj map[string]any) bool {
+func (n *node) holdsObject(obj map[string]any, work *boundedregexp.Work) bool {
 	for _, name := range n.required {
 		if _, ok := obj[name]; !ok {
 			return false
@@ -160,14 +162,14 @@ func (n *node) holdsObject(obj map[string]any) bool {
 		if child == nil {
 			child = n.additional
 		}
-		if child != nil && !child.holds(v) {
+		if child != nil && !child.holds(v, work) {
 			return false
 		}
 	}
 	return true
 }
 
-func (n *node) holdsArray(list []any) bool {
+func (n *node) holdsArray(list []any, work *boundedregexp.Work) bool {
 	if n.minItems != nil && int64(len(list)) < *n.minItems || n.maxItems != nil && int64(len(list)) > *n.maxItems {
 		return false
 	}
@@ -175,22 +177,24 @@ func (n *node) holdsArray(list []any) bool {
 		return true
 	}
 	for _, item := range list {
-		if !n.items.holds(item) {
+		if !n.items.holds(item, work) {
 			return false
 		}
 	}
 	return true
 }
 
-func (n *node) holdsString(s string) bool {
+func (n *node) holdsString(s string, work *boundedregexp.Work) bool {
 	if n.minLength != nil || n.maxLength != nil {
 		length := int64(utf8.RuneCountInString(s))
 		if n.minLength != nil && length < *n.minLength || n.maxLength != nil && length > *n.maxLength {
 			return false
 		}
 	}
-	if n.pattern != nil && !n.pattern.MatchString(s) {
-		return false
+	if n.pattern != nil {
+		if matches, err := n.pattern.Match(work, s); err != nil || !matches {
+			return false
+		}
 	}
 	return n.format == "" || strfmt.Default.Validates(n.format, s)
 }
@@ -317,96 +321,18 @@ func prepare(s *spec.Schema) {
 	}
 }
 
-// validator is the slow validator, for objects of which the quick one is not sure. It skips
-// unchanged values (ratcheting), stops in a list or object with very many errors, and passes
-// itself on to the properties and items of the value.
-type validator struct {
-	schema      *spec.Schema
-	root        any
-	path        string
-	options     []validate.Option
-	correlation *common.CorrelatedObject // nil if there is nothing to compare with
-}
-
-// Validate implements validate.ValueValidator.
-func (v validator) Validate(value any) *validate.Result {
-	if v.correlation != nil {
-		value = v.correlation.Value
+// explain returns what is wrong with a value in the words of the API. was is nil if there is
+// nothing to compare with.
+func (x explainer) explain(at *field.Path, schema *spec.Schema, v any, was *common.CorrelatedObject) (errs field.ErrorList) {
+	found := x.value(schema, v, "", was)
+	switch err := x.work.Err(); err {
+	case nil:
+	case boundedregexp.ErrTooCostly:
+		return field.ErrorList{field.Invalid(at, field.OmitValueType{}, "validation failed: comparing the values with the patterns and alternatives of the schema exceeds the cost limit of a request")}
+	default:
+		return field.ErrorList{field.InternalError(at, err)}
 	}
-	var found int
-	options := append([]validate.Option{func(o *validate.SchemaValidatorOptions) {
-		o.NewValidatorForField = func(name string, schema *spec.Schema, root any, path string, formats strfmt.Registry, options ...validate.Option) validate.ValueValidator {
-			return counted{v.member(name, schema, root, path, formats, options...), &found, v.path}
-		}
-		o.NewValidatorForIndex = func(index int, schema *spec.Schema, root any, path string, formats strfmt.Registry, options ...validate.Option) validate.ValueValidator {
-			return counted{v.item(index, schema, root, path, formats, options...), &found, v.path}
-		}
-	}}, v.options...)
-	result := validate.NewSchemaValidator(v.schema, v.root, v.path, strfmt.Default, options...).Validate(value)
-	if !result.IsValid() && v.correlation != nil && v.correlation.CachedDeepEqual() {
-		tolerated := &validate.Result{}
-		tolerated.MergeAsWarnings(result)
-		return tolerated
-	}
-	return result
-}
-
-// SetPath implements validate.ValueValidator.
-func (v validator) SetPath(string) {}
-
-// Applies implements validate.ValueValidator.
-func (v validator) Applies(any, reflect.Kind) bool { return true }
-
-func (v validator) member(name string, schema *spec.Schema, root any, path string, formats strfmt.Registry, options ...validate.Option) validate.ValueValidator {
-	// apiVersion and kind cannot be compared: both objects have been converted.
-	if v.path == "" && (name == "kind" || name == "apiVersion") {
-		return validate.NewSchemaValidator(schema, root, path, formats, options...)
-	}
-	if v.correlation == nil {
-		return v.below(nil, schema, root, path, options)
-	}
-	return v.below(v.correlation.Key(name), schema, root, path, options)
-}
-
-func (v validator) item(index int, schema *spec.Schema, root any, path string, formats strfmt.Registry, options ...validate.Option) validate.ValueValidator {
-	if v.correlation == nil {
-		return v.below(nil, schema, root, path, options)
-	}
-	return v.below(v.correlation.Index(index), schema, root, path, options)
-}
-
-func (v validator) below(c *common.CorrelatedObject, schema *spec.Schema, root any, path string, options []validate.Option) validate.ValueValidator {
-	return validator{schema: schema, root: root, path: path, options: options, correlation: c}
-}
-
-// maxFound is after how many errors in the items of a list or the properties of an object
-// the rest of them is not validated. kube-openapi compares each error with all others, and
-// does so again for what is around them.
-const maxFound = 2000
-
-// counted validates an item or a property, unless too many before it were wrong.
-type counted struct {
-	validate.ValueValidator
-	found *int
-	path  string // of the list or object
-}
-
-func (c counted) Validate(value any) *validate.Result {
-	switch {
-	case *c.found < maxFound:
-		result := c.ValueValidator.Validate(value)
-		*c.found += len(result.Errors)
-		return result
-	case *c.found != math.MaxInt:
-		*c.found = math.MaxInt
-		return &validate.Result{Errors: []error{fmt.Errorf("%s has more problems than are listed", c.path)}}
-	}
-	return &validate.Result{}
-}
-
-// fieldErrors says what kube-openapi found in the words of the API.
-func fieldErrors(at *field.Path, result *validate.Result) (errs field.ErrorList) {
-	for _, err := range result.Errors {
+	for _, err := range found.errs {
 		problem, ok := err.(*openapierrors.Validation)
 		if !ok {
 			errs = append(errs, field.Invalid(at, "", err.Error()))
