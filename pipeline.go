@@ -1,6 +1,7 @@
 package kelson
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -154,6 +155,11 @@ func (s *Server) identify(x *exchange) bool {
 		if ok && x.r.TLS != nil && len(x.r.TLS.PeerCertificates) > 0 {
 			s.Metrics.Certificate(x.r.TLS.PeerCertificates[0])
 		}
+	}
+	if errors.Is(err, request.ErrBusy) {
+		x.refuse(authAttempt(x.r))
+		writeError(x.w, x.r, apierrors.NewTooManyRequests(err.Error(), 1))
+		return false
 	}
 	if !ok || err != nil {
 		// A client that has gone is not an authentication failure, and its connection may

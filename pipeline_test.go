@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -213,6 +214,22 @@ func TestLifetime(t *testing.T) {
 		t.Error("a lifetime without a deadline has an end")
 	}
 	open.release()
+}
+
+// TestBusyAuthenticationAsksToTryAgain: who cannot be told apart from strangers for now is not
+// told that its credential is wrong.
+func TestBusyAuthenticationAsksToTryAgain(t *testing.T) {
+	s := &Server{Authenticate: func(*http.Request) (request.User, bool, error) {
+		return request.User{}, false, fmt.Errorf("a provider: %w", request.ErrBusy)
+	}}
+	if err := s.PrepareRun(); err != nil {
+		t.Fatal(err)
+	}
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, httptest.NewRequest("GET", "/api", nil))
+	if w.Code != http.StatusTooManyRequests || w.Header().Get("Retry-After") != "1" || !strings.Contains(w.Body.String(), `"reason":"TooManyRequests"`) {
+		t.Errorf("got %d, Retry-After %q, %s, want 429 with Retry-After 1", w.Code, w.Header().Get("Retry-After"), w.Body)
+	}
 }
 
 // BenchmarkPipeline is what the stages cost beyond the handler, without a

@@ -26,6 +26,8 @@ const (
 	cacheShardSize = 1024
 	// lookupTimeout is the timeout of a lookup, which several callers may share.
 	lookupTimeout = 30 * time.Second
+	// maxToken is the size of the largest token in bytes that is looked up.
+	maxToken = 64 << 10
 )
 
 // CacheConfig configures a Cache. A zero duration caches nothing.
@@ -48,7 +50,8 @@ type CacheConfig struct {
 
 // Cache caches the results of token authentication. Its keys are keyed hashes of
 // tokens: the tokens are not in memory, and nobody who chooses tokens can make two of
-// them collide. Concurrent calls with the same token share a lookup.
+// them collide. Concurrent calls with the same token share a lookup, which ends with the
+// last of them.
 type Cache struct {
 	CacheConfig
 	next   Tokens
@@ -86,8 +89,10 @@ type cacheEntry struct {
 }
 
 type cacheCall struct {
-	done   chan struct{} // closed when result is set
-	result cacheEntry
+	done    chan struct{} // closed when result is set
+	result  cacheEntry
+	waiting int                // callers; guarded by the mutex of the shard
+	cancel  context.CancelFunc // ends the lookup
 }
 
 // NewCache returns a cache in front of next.
@@ -128,30 +133,43 @@ type keyHash struct {
 
 // AuthenticateToken implements Tokens.
 func (c *Cache) AuthenticateToken(ctx context.Context, token string, audiences []string) (*Identity, error) {
+	if len(token) > maxToken {
+		return nil, errInvalidToken
+	}
 	key := c.key(token, audiences)
 	shard := &c.shards[key[0]%cacheShards]
 	shard.mu.Lock()
+	known := false
 	if e, ok := shard.entries[key]; ok {
 		shard.mu.Unlock()
-		if c.Now().Before(e.until) && (e.id == nil || e.id.Valid == nil || e.id.Valid(ctx)) {
+		fresh, valid := c.Now().Before(e.until), e.id == nil || e.id.Valid == nil || e.id.Valid(ctx)
+		if fresh && valid {
 			c.seen.hits.Observe(1)
 			c.seen.hitSeconds.Observe(0) // far less than a millisecond
 			return e.id, e.err
 		}
 		shard.mu.Lock()
-		delete(shard.entries, key)
+		// An entry that is only old says that the token was good, until the next result.
+		if known = e.id != nil && valid; !known {
+			delete(shard.entries, key)
+		}
 	}
 	call := shard.calls[key]
 	shares := call != nil
 	if !shares {
-		call = &cacheCall{done: make(chan struct{})}
+		lookup := context.WithoutCancel(ctx)
+		if known {
+			lookup = context.WithValue(lookup, knownToken{}, true)
+		}
+		lookup, cancel := context.WithTimeout(lookup, lookupTimeout)
+		call = &cacheCall{done: make(chan struct{}), cancel: cancel}
 		if shard.calls == nil {
 			shard.calls = map[cacheKey]*cacheCall{}
 		}
 		shard.calls[key] = call
-		// It returns after lookupTimeout at the latest.
-		go c.lookUp(context.WithoutCancel(ctx), shard, key, call, token, audiences, shard.purged)
+		go c.lookUp(lookup, shard, key, call, token, audiences, shard.purged)
 	}
+	call.waiting++
 	shard.mu.Unlock()
 	if shares {
 		request.EndArrival(ctx)
@@ -167,7 +185,22 @@ func (c *Cache) AuthenticateToken(ctx context.Context, token string, audiences [
 	case <-call.done:
 		return call.result.id, call.result.err
 	case <-ctx.Done():
+		shard.leave(key, call)
 		return nil, ctx.Err()
+	}
+}
+
+// leave gives a call up for one caller. The last one ends it, and who comes after that
+// begins another.
+func (s *cacheShard) leave(key cacheKey, call *cacheCall) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if call.waiting--; call.waiting > 0 {
+		return
+	}
+	call.cancel()
+	if s.calls[key] == call {
+		delete(s.calls, key)
 	}
 }
 
@@ -184,10 +217,10 @@ func (c *Cache) Purge() {
 	}
 }
 
-// lookUp authenticates a token for all callers that wait for it.
+// lookUp authenticates a token for all callers that wait for it. It must end soon after its
+// context.
 func (c *Cache) lookUp(ctx context.Context, shard *cacheShard, key cacheKey, call *cacheCall, token string, audiences []string, purged uint64) {
-	ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-	defer cancel()
+	defer call.cancel()
 	c.seen.activeFetches.Observe(float64(c.fetching.Add(1)))
 	defer func() {
 		c.seen.activeFetches.Observe(float64(c.fetching.Add(-1)))
@@ -217,12 +250,17 @@ func (c *Cache) lookUp(ctx context.Context, shard *cacheShard, key cacheKey, cal
 func (c *Cache) store(shard *cacheShard, key cacheKey, e cacheEntry) {
 	ttl := c.Failure
 	switch {
+	case errors.Is(e.err, request.ErrBusy) || errors.Is(e.err, context.Canceled) || errors.Is(e.err, context.DeadlineExceeded):
+		return // nothing is known about the token
 	case e.err != nil && !c.Errors:
 		return
 	case e.err == nil && e.id != nil:
 		ttl = c.Success
 	}
 	if ttl <= 0 {
+		if e.err == nil {
+			delete(shard.entries, key) // an old one says no longer that it was good
+		}
 		return
 	}
 	now := c.Now()
@@ -239,18 +277,22 @@ func (c *Cache) store(shard *cacheShard, key cacheKey, e cacheEntry) {
 	shard.entries[key] = e
 }
 
-// shrink removes expired entries, or some entries if none has expired.
+// shrink removes expired entries, or, if too few have expired, some entries: first those of
+// tokens that are not valid, which anybody can send.
 func (s *cacheShard) shrink(now time.Time) {
-	for key, e := range s.entries {
-		if !now.Before(e.until) {
-			delete(s.entries, key)
+	for _, goes := range []func(e cacheEntry) bool{
+		func(e cacheEntry) bool { return !now.Before(e.until) },
+		func(e cacheEntry) bool { return e.id == nil },
+		func(cacheEntry) bool { return true },
+	} {
+		for key, e := range s.entries {
+			if len(s.entries) <= cacheShardSize*3/4 {
+				return
+			}
+			if goes(e) {
+				delete(s.entries, key)
+			}
 		}
-	}
-	for key := range s.entries {
-		if len(s.entries) <= cacheShardSize*3/4 {
-			return
-		}
-		delete(s.entries, key)
 	}
 }
 

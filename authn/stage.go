@@ -192,10 +192,10 @@ func (s *Stage) addTokens() error {
 		if s.webhook, err = newWebhook(w.KubeconfigFile, w.Version, s.cfg.APIAudiences, w.Backoff, s.cfg.Egress.For("controlplane"), s.cfg.Metrics, s.cfg.Log); err != nil {
 			return err
 		}
-		all = append(all, NewCache(s.webhook, CacheConfig{Success: w.CacheTTL, Failure: w.CacheTTL, Log: s.cfg.Log, Now: s.cfg.Now, Metrics: s.cfg.Metrics}))
+		all = append(all, NewCache(&gate{Tokens: s.webhook}, CacheConfig{Success: w.CacheTTL, Failure: w.CacheTTL, Log: s.cfg.Log, Now: s.cfg.Now, Metrics: s.cfg.Metrics}))
 	}
 	if s.cfg.Tokens != nil {
-		all = append(all, s.cfg.Tokens)
+		all = append(all, &gate{Tokens: s.cfg.Tokens})
 	}
 	// The token authenticator always exists: an unknown token is an error, never an
 	// anonymous request.
@@ -381,6 +381,9 @@ func (s *Stage) ReviewToken(ctx context.Context, token string, audiences []strin
 		audiences = s.cfg.APIAudiences
 	}
 	id, err := s.cache.AuthenticateToken(ctx, token, audiences)
+	if errors.Is(err, request.ErrBusy) {
+		return status, apierrors.NewTooManyRequests(err.Error(), 1)
+	}
 	if id == nil || err != nil {
 		// kube-apiserver reports its loopback token authenticator first.
 		status.Error = utilerrors.NewAggregate([]error{errInvalidToken, err}).Error()

@@ -27,6 +27,10 @@ const (
 	Connect          = "connect"
 )
 
+// ErrBusy is the error of authentication when too many others wait for the lookup of a
+// credential, as long as it is not known whose this one is. The client should try again.
+var ErrBusy = errors.New("too many credentials are being looked up, please try again later")
+
 // User is an authenticated user.
 type User struct {
 	Name   string

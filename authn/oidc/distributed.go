@@ -96,7 +96,7 @@ func (p *provider) distributedIssuer(issuer string) (*issuerKeys, error) {
 		if len(p.distributedIssuers) >= maxDistributedIssuers {
 			return nil, errors.New("too many issuers of distributed claims")
 		}
-		t = &issuerKeys{provider: p, issuer: issuer}
+		t = newIssuerKeys(p, issuer, "")
 		p.distributedIssuers[issuer] = t
 	}
 	return t, nil

@@ -9,27 +9,32 @@ import (
 	"time"
 
 	"github.com/go-jose/go-jose/v4"
+
+	"github.com/apikeel/kelson/internal/refresh"
 )
 
 // keySet are the signing keys of an issuer. They are fetched when a token is signed
 // with an unknown key, and when they are old, so that a withdrawn key stops working. If
-// they cannot be fetched, the known ones stay in use.
+// they cannot be fetched, the known ones stay in use; who has a token of a known key never
+// waits for a fetch.
 type keySet struct {
-	url string
-	get func(ctx context.Context, url string) ([]byte, error)
-	now func() time.Time
+	url   string
+	get   func(ctx context.Context, url string) ([]byte, error)
+	now   func() time.Time
+	fetch *refresh.Shared
 
-	fetching sync.Mutex // held during a fetch
-	mu       sync.Mutex // guards the fields below
-	keys     []jose.JSONWebKey
-	until    time.Time // when keys are old
-	// Fetches are counted, so that a caller uses the result of a fetch only if it began
-	// after the call.
-	begun, done uint64
-	failed      error // error of the last fetch
+	mu   sync.Mutex // guards the fields below
+	keys []jose.JSONWebKey
+	old  time.Time // when keys are to be fetched again; zero before the first fetch
 }
 
-// VerifySignature implements oidc.KeySet.
+func newKeySet(p *provider, url string, get func(ctx context.Context, url string) ([]byte, error)) *keySet {
+	k := &keySet{url: url, get: get, now: p.now}
+	k.fetch = p.shared(k.read)
+	return k
+}
+
+// VerifySignature returns the payload of a token if one of the keys has signed it.
 func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, error) {
 	var algs []jose.SignatureAlgorithm
 	for _, alg := range AllAlgorithms() { // the allowed ones were checked before
@@ -42,19 +47,34 @@ func (k *keySet) VerifySignature(ctx context.Context, token string) ([]byte, err
 	if len(jws.Signatures) != 1 {
 		return nil, errors.New("oidc: a token must have one signature")
 	}
-	if keys, old := k.current(); !old {
-		if payload, ok := verify(jws, keys); ok {
-			return payload, nil
+	keys, old := k.current()
+	if payload, ok := verify(jws, keys); ok {
+		if old {
+			k.fetch.Begin()
 		}
+		return payload, nil
 	}
-	keys, err := k.fetch(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("fetching keys %w", err)
-	}
+	err = k.fetch.Wait(ctx)
+	keys, _ = k.current()
 	if payload, ok := verify(jws, keys); ok {
 		return payload, nil
 	}
+	if err != nil {
+		return nil, fmt.Errorf("fetching keys %w", err)
+	}
 	return nil, errors.New("failed to verify id token signature")
+}
+
+// signatureCheck keeps the error of VerifySignature, which the library only tells as a text.
+type signatureCheck struct {
+	*keySet
+	err error
+}
+
+// VerifySignature implements oidc.KeySet.
+func (c *signatureCheck) VerifySignature(ctx context.Context, token string) (payload []byte, err error) {
+	payload, c.err = c.keySet.VerifySignature(ctx, token)
+	return payload, c.err
 }
 
 func verify(jws *jose.JSONWebSignature, keys []jose.JSONWebKey) ([]byte, bool) {
@@ -73,46 +93,29 @@ func verify(jws *jose.JSONWebSignature, keys []jose.JSONWebKey) ([]byte, bool) {
 func (k *keySet) current() (keys []jose.JSONWebKey, old bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.keys, !k.now().Before(k.until)
+	return k.keys, !k.old.IsZero() && !k.now().Before(k.old)
 }
 
-// fetch returns keys that were requested after the call. Concurrent callers share a
-// fetch.
-func (k *keySet) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
-	k.mu.Lock()
-	arrived := k.begun
-	k.mu.Unlock()
-	k.fetching.Lock()
-	defer k.fetching.Unlock()
-	k.mu.Lock()
-	if k.done > arrived {
-		defer k.mu.Unlock()
-		return k.result()
+// renew fetches keys that are old.
+func (k *keySet) renew(ctx context.Context) error {
+	if _, old := k.current(); !old {
+		return nil
 	}
-	k.begun++
-	k.mu.Unlock()
+	return k.fetch.Force(ctx)
+}
 
-	// The fetch is shared: it must not end with the context of one caller.
-	body, err := k.get(context.WithoutCancel(ctx), k.url)
+// read fetches the keys.
+func (k *keySet) read(ctx context.Context) error {
+	body, err := k.get(ctx, k.url)
+	if err != nil {
+		return err
+	}
 	var set jose.JSONWebKeySet
-	if err == nil {
-		err = json.Unmarshal(body, &set)
+	if err := json.Unmarshal(body, &set); err != nil {
+		return err
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.done, k.failed = k.begun, err
-	if err == nil {
-		k.keys, k.until = set.Keys, k.now().Add(keysTTL)
-	} else {
-		k.until = k.now().Add(RetryAfter)
-	}
-	return k.result()
-}
-
-// result returns the result of the last fetch. The caller holds mu.
-func (k *keySet) result() ([]jose.JSONWebKey, error) {
-	if len(k.keys) == 0 {
-		return nil, k.failed
-	}
-	return k.keys, nil
+	k.keys, k.old = set.Keys, k.now().Add(keysTTL)
+	return nil
 }

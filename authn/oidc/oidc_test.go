@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -24,6 +25,8 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
+	"github.com/apikeel/kelson/internal/polltest"
+	"github.com/apikeel/kelson/internal/refresh"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 )
@@ -235,11 +238,13 @@ func TestRotation(t *testing.T) {
 		t.Errorf("asked %d times, for keys %d times", p.asked.Load(), p.keyed.Load())
 	}
 	// A new key is fetched when it is seen.
+	now = now.Add(askAgain)
 	p.rotate(t, "2")
 	second := p.token(t, nil)
 	check(second, true)
 	check(first, false)
 	// One of the same name is, too.
+	now = now.Add(askAgain)
 	p.rotate(t, "2")
 	third := p.token(t, nil)
 	check(third, true)
@@ -247,9 +252,13 @@ func TestRotation(t *testing.T) {
 	p.rotate(t, "3")
 	check(third, true)
 	now = now.Add(keysTTL + time.Second)
+	if err := v.Discover(t.Context()); err != nil {
+		t.Error(err)
+	}
 	check(third, false)
 	// While the provider is down, what is known goes on.
 	fourth := p.token(t, nil)
+	now = now.Add(askAgain)
 	check(fourth, true)
 	p.setDown(true)
 	now = now.Add(keysTTL + time.Second)
@@ -271,8 +280,85 @@ func TestProviderDown(t *testing.T) {
 		t.Errorf("a provider that is down is not left alone: error %v", err)
 	}
 	now = now.Add(RetryAfter)
-	if u, _, err := v.Verify(t.Context(), token, p.URL); u == nil {
-		t.Errorf("error %v", err)
+	polltest.Until(t, "the provider is asked again", func() bool {
+		u, _, _ := v.Verify(t.Context(), token, p.URL)
+		return u != nil
+	})
+}
+
+// hang makes the provider answer nothing until the function that it returns is called.
+func (p *idp) hang() (release func()) {
+	p.mu.Lock()
+	return p.mu.Unlock
+}
+
+// TestKnownKeysNeverWait: while a provider does not answer, tokens of known keys are verified
+// at once, also if the keys are old and while tokens of unknown keys wait.
+func TestKnownKeysNeverWait(t *testing.T) {
+	p, other := newIDP(t), newIDP(t)
+	var late atomic.Int64 // seconds that the clock is ahead
+	v := mustNew(t, Options{Now: func() time.Time { return time.Now().Add(time.Duration(late.Load()) * time.Second) }}, p.authenticator())
+	known := p.token(t, map[string]any{"exp": time.Now().Add(24 * time.Hour).Unix()})
+	other.rotate(t, "unknown")
+	unknown := other.token(t, map[string]any{"iss": p.URL})
+	check := func(when string) {
+		t.Helper()
+		if u, _, err := v.Verify(t.Context(), known, p.URL); u == nil {
+			t.Errorf("%s: got %v, want a user", when, err)
+		}
+	}
+	check("before")
+	late.Add(int64(keysTTL/time.Second) + 1)
+	defer p.hang()()
+	check("keys are old")
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	keys := v.providers[p.URL].tokenKeys.keys.Load()
+	ended := make(chan error)
+	for range refresh.MaxWaiting + 1 {
+		go func() { ended <- keys.fetch.Wait(ctx) }()
+	}
+	if err := <-ended; !errors.Is(err, request.ErrBusy) {
+		t.Errorf("one too many: got %v, want %v", err, request.ErrBusy)
+	}
+	if _, _, err := v.Verify(t.Context(), unknown, p.URL); !errors.Is(err, request.ErrBusy) {
+		t.Errorf("unknown key: got %v, want %v", err, request.ErrBusy)
+	}
+	check("others wait")
+	leave()
+	for range refresh.MaxWaiting {
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("who leaves: got %v, want the end of its context", err)
+		}
+	}
+}
+
+// TestUndiscoveredIssuerFailsAtOnce: after the first attempt has failed nobody waits for another, which
+// is made beside, one at a time.
+func TestUndiscoveredIssuerFailsAtOnce(t *testing.T) {
+	p := newIDP(t)
+	var late atomic.Int64
+	v := mustNew(t, Options{Now: func() time.Time { return time.Now().Add(time.Duration(late.Load()) * time.Second) }}, p.authenticator())
+	token := p.token(t, nil)
+	p.setDown(true)
+	_, _, _ = v.Verify(t.Context(), token, p.URL)
+	p.setDown(false)
+	release := p.hang()
+	for range 3 {
+		late.Add(int64(RetryAfter / time.Second))
+		for range 8 {
+			if _, _, err := v.Verify(t.Context(), token, p.URL); err == nil || !strings.Contains(err.Error(), "502 Bad Gateway") {
+				t.Errorf("got %v, want the error of the first attempt", err)
+			}
+		}
+	}
+	release()
+	polltest.Until(t, "the provider is asked again", func() bool {
+		u, _, _ := v.Verify(t.Context(), token, p.URL)
+		return u != nil
+	})
+	if n := p.asked.Load(); n != 1 {
+		t.Errorf("asked %d times, want once", n)
 	}
 }
 

@@ -17,14 +17,17 @@ import (
 	"github.com/coreos/go-oidc/v3/oidc"
 
 	"github.com/apikeel/kelson/egress"
+	"github.com/apikeel/kelson/internal/refresh"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/request"
 )
 
 const (
 	requestTimeout = 30 * time.Second
-	// RetryAfter is how long a provider is not contacted again after a failure.
+	// RetryAfter is how long a provider is not contacted again because of a token after an
+	// attempt has failed, askAgain after one has not: anybody can send a token of an unknown key.
 	RetryAfter = 10 * time.Second
+	askAgain   = time.Second
 	// keysTTL is how long keys are used before they are fetched again, so that a
 	// withdrawn key stops working.
 	keysTTL = 10 * time.Minute
@@ -108,39 +111,42 @@ func (v *Verifier) Verify(ctx context.Context, token, issuer string) (*request.U
 }
 
 // Discover asks those providers for the address of their keys that have not told it yet, so
-// that their first token need not wait for that. It returns when all have answered or
-// failed; those that failed are asked again after RetryAfter.
+// that their first token need not wait for that, and fetches keys that are old. It returns
+// when all have answered or failed. It should be called every RetryAfter.
 func (v *Verifier) Discover(ctx context.Context) error {
 	errs := make([]error, 0, len(v.providers))
 	var asking sync.WaitGroup
 	var mu sync.Mutex // guards errs
 	for _, p := range v.providers {
-		asking.Go(func() {
-			if _, err := p.tokenKeys.discovered(ctx); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				errs = append(errs, fmt.Errorf("%s: %w", p.issuer.URL, err))
-			}
-		})
+		for _, t := range p.all() {
+			asking.Go(func() {
+				if err := t.renew(ctx); err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					errs = append(errs, fmt.Errorf("%s: %w", t.issuer, err))
+				}
+			})
+		}
 	}
 	asking.Wait()
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)
 }
 
-// Close ends the connections to the providers.
+// Close ends the connections to the providers, and what is asked of them.
 func (v *Verifier) Close() {
 	for _, p := range v.providers {
-		p.closed.Store(true)
-		p.client.CloseIdleConnections()
+		p.end()
+		p.release()
 	}
 }
 
-// Replace closes v, which next replaces. Nothing is told any more about the keys of
-// providers that next does not have.
+// Replace releases the connections of v, which next replaces; requests that have begun with
+// v may still ask for keys. Nothing is told any more about the keys of providers that next
+// does not have.
 func (v *Verifier) Replace(next *Verifier) {
-	v.Close()
 	for issuer, p := range v.providers {
+		p.release()
 		if next.providers[issuer] == nil {
 			measure.IssuerIsGone(p.keyMetrics, issuer)
 		}
@@ -165,8 +171,10 @@ type provider struct {
 
 	metrics, keyMetrics measure.Sink
 
+	life               context.Context // of what is asked of the provider; end ends it
+	end                context.CancelFunc
 	closed             atomic.Bool // nothing is measured any more
-	tokenKeys          issuerKeys
+	tokenKeys          *issuerKeys
 	mu                 sync.Mutex             // guards others
 	distributedIssuers map[string]*issuerKeys // keys of issuers of distributed claims
 	distributed        string                 // the name of the groups claim, which may be distributed
@@ -197,8 +205,34 @@ func newProvider(a Authenticator, r *rules, o Options) (*provider, error) {
 		config:      &oidc.Config{SkipClientIDCheck: true, SupportedSigningAlgs: o.Algorithms, Now: o.Now},
 		distributed: a.ClaimMappings.Groups.Claim,
 	}
-	p.tokenKeys = issuerKeys{provider: p, issuer: a.Issuer.URL, discovery: a.Issuer.DiscoveryURL}
+	p.life, p.end = context.WithCancel(context.Background())
+	p.tokenKeys = newIssuerKeys(p, a.Issuer.URL, a.Issuer.DiscoveryURL)
 	return p, nil
+}
+
+// release gives up what is kept beside what is in progress.
+func (p *provider) release() {
+	p.closed.Store(true)
+	p.client.CloseIdleConnections()
+}
+
+// shared returns a fetch from the provider that all tokens share.
+func (p *provider) shared(fetch func(ctx context.Context) error) *refresh.Shared {
+	return &refresh.Shared{Fetch: fetch, Timeout: requestTimeout, Retry: RetryAfter, Again: askAgain, Life: p.life, Now: p.now}
+}
+
+// all returns the keys of tokens, and those of issuers of distributed claims that have told
+// where theirs are.
+func (p *provider) all() []*issuerKeys {
+	all := []*issuerKeys{p.tokenKeys}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.distributedIssuers {
+		if t.keys.Load() != nil {
+			all = append(all, t)
+		}
+	}
+	return all
 }
 
 func (p *provider) verify(ctx context.Context, token string) (*request.User, time.Time, error) {
@@ -221,11 +255,14 @@ func (p *provider) verify(ctx context.Context, token string) (*request.User, tim
 type issuerKeys struct {
 	*provider
 	issuer, discovery string
+	keys              atomic.Pointer[keySet] // nil before discovery
+	asked             *refresh.Shared        // discovery
+}
 
-	mu     sync.Mutex // held during discovery, so that one caller does it for all
-	keys   *keySet    // nil before discovery
-	next   time.Time  // when discovery may be tried again after a failure
-	failed error
+func newIssuerKeys(p *provider, issuer, discovery string) *issuerKeys {
+	t := &issuerKeys{provider: p, issuer: issuer, discovery: discovery}
+	t.asked = p.shared(t.discover)
+	return t
 }
 
 func (t *issuerKeys) verify(ctx context.Context, token string) (*oidc.IDToken, error) {
@@ -233,7 +270,11 @@ func (t *issuerKeys) verify(ctx context.Context, token string) (*oidc.IDToken, e
 	if err != nil {
 		return nil, err
 	}
-	id, err := oidc.NewVerifier(t.issuer, keys, t.config).Verify(ctx, token)
+	signature := &signatureCheck{keySet: keys}
+	id, err := oidc.NewVerifier(t.issuer, signature, t.config).Verify(ctx, token)
+	if signature.err != nil {
+		return nil, fmt.Errorf("oidc: verify token: failed to verify signature: %w", signature.err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("oidc: verify token: %w", err)
 	}
@@ -247,23 +288,30 @@ func (t *issuerKeys) verify(ctx context.Context, token string) (*oidc.IDToken, e
 	return id, nil
 }
 
-// discovered returns the keys of the issuer, after discovery on the first call.
+// discovered returns the keys of the issuer. The first tokens wait for discovery; after it
+// has failed, it is repeated without keeping anybody waiting.
 func (t *issuerKeys) discovered(ctx context.Context) (*keySet, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.keys != nil {
-		return t.keys, nil
+	if keys := t.keys.Load(); keys != nil {
+		return keys, nil
 	}
-	now := t.now()
-	if now.Before(t.next) {
-		return nil, fmt.Errorf("oidc: authenticator not initialized: %w", t.failed)
+	err := t.asked.Failed()
+	if err != nil {
+		t.asked.Begin()
+	} else {
+		err = t.asked.Wait(ctx)
 	}
-	// Discovery is shared: it must not end with the context of one caller.
-	if err := t.discover(context.WithoutCancel(ctx)); err != nil {
-		t.failed, t.next = err, now.Add(RetryAfter)
-		return nil, fmt.Errorf("oidc: authenticator not initialized: %w", err)
+	if keys := t.keys.Load(); keys != nil {
+		return keys, nil
 	}
-	return t.keys, nil
+	return nil, fmt.Errorf("oidc: authenticator not initialized: %w", err)
+}
+
+// renew asks the issuer where its keys are, or for its keys if those that are known are old.
+func (t *issuerKeys) renew(ctx context.Context) error {
+	if keys := t.keys.Load(); keys != nil {
+		return keys.renew(ctx)
+	}
+	return t.asked.Force(ctx)
 }
 
 // discover reads the address of the keys from the discovery document.
@@ -289,13 +337,13 @@ func (t *issuerKeys) discover(ctx context.Context) error {
 	if doc.JWKSURI == "" {
 		return errors.New("provider did not return JWKS URL")
 	}
-	t.keys = &keySet{url: doc.JWKSURI, now: t.now, get: func(ctx context.Context, url string) ([]byte, error) {
+	t.keys.Store(newKeySet(t.provider, doc.JWKSURI, func(ctx context.Context, url string) ([]byte, error) {
 		keys, err := t.get(ctx, url, "")
-		if t == &t.tokenKeys && !t.closed.Load() { // not those of distributed claims
+		if t == t.tokenKeys && !t.closed.Load() { // not those of distributed claims
 			measure.KeysWereFetched(t.keyMetrics, t.issuer, keys, err)
 		}
 		return keys, err
-	}}
+	}))
 	return nil
 }
 

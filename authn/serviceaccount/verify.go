@@ -44,7 +44,7 @@ type Verifier struct {
 	Metrics measure.Sink
 
 	// Find, if it is not nil, is called with an unknown key ID, and may call SetKeys.
-	Find func(ctx context.Context, id string)
+	Find func(ctx context.Context, id string) error
 
 	keys atomic.Pointer[Keys]
 }
@@ -124,7 +124,9 @@ func (v *Verifier) claims(ctx context.Context, token *jwt.JSONWebToken, public *
 	}
 	keys := v.keys.Load()
 	if v.Find != nil && (keys == nil || len(keys.candidates(id)) == 0) {
-		v.Find(ctx, id)
+		if err := v.Find(ctx, id); err != nil {
+			return fmt.Errorf("keys of service account tokens cannot be fetched: %w", err)
+		}
 		keys = v.keys.Load()
 	}
 	if keys == nil || len(keys.candidates(id)) == 0 {

@@ -23,6 +23,7 @@ import (
 	api "k8s.io/externaljwt/apis/v1"
 
 	"github.com/apikeel/kelson/authn/serviceaccount"
+	"github.com/apikeel/kelson/internal/refresh"
 	"github.com/apikeel/kelson/metrics/measure"
 )
 
@@ -32,6 +33,9 @@ const (
 	signTimeout     = 60 * time.Second
 	// fetchRetryDelay is the delay after a failed fetch of the keys.
 	fetchRetryDelay = 10 * time.Second
+	// fetchAgainDelay is the delay after a fetch before a token of an unknown key, which
+	// anybody can send, causes another.
+	fetchAgainDelay = 100 * time.Millisecond
 	// minLifetime is the smallest maximum token lifetime that a signer may have.
 	minLifetime = 10 * time.Minute
 	maxKeyID    = 1024
@@ -48,9 +52,10 @@ type Signer struct {
 	metrics measure.Sink
 	changed func(*serviceaccount.Keys)
 
-	mu    sync.Mutex // held during a fetch
-	known atomic.Pointer[signerKeys]
+	fetch *refresh.Shared
+	known atomic.Pointer[signerKeys] // written by fetch
 
+	life context.Context // ended by Close
 	stop func()
 	done sync.WaitGroup
 }
@@ -83,13 +88,15 @@ func Dial(socket string, log *slog.Logger, metrics measure.Sink, changed func(*s
 	if err != nil {
 		return nil, fmt.Errorf("while dialing grpc socket at %q: %w", socket, err)
 	}
-	s := &Signer{conn: conn, client: api.NewExternalJWTSignerClient(conn), log: log, metrics: metrics, changed: changed, stop: func() {}}
+	s := &Signer{conn: conn, client: api.NewExternalJWTSignerClient(conn), log: log, metrics: metrics, changed: changed}
+	s.life, s.stop = context.WithCancel(context.Background())
+	s.fetch = &refresh.Shared{Fetch: s.fetchKeys, Timeout: fetchTimeout, Retry: fetchRetryDelay, Again: fetchAgainDelay, Life: s.life, Now: time.Now}
 	defer func() {
 		if err != nil {
 			s.Close()
 		}
 	}()
-	if err := s.fetch(context.Background(), time.Time{}); err != nil {
+	if err := s.fetch.Force(s.life); err != nil {
 		return nil, fmt.Errorf("while initially filling key cache: while performing initial cache fill: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), metadataTimeout)
@@ -106,9 +113,7 @@ func Dial(socket string, log *slog.Logger, metrics measure.Sink, changed func(*s
 
 // Follow starts fetching the keys periodically, until Close.
 func (s *Signer) Follow() {
-	ctx, stop := context.WithCancel(context.Background())
-	s.stop = stop
-	s.done.Go(func() { s.follow(ctx) })
+	s.done.Go(func() { s.follow(s.life) })
 }
 
 // Close stops fetching and closes the connection.
@@ -129,7 +134,7 @@ func (s *Signer) follow(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		err := s.fetch(ctx, s.known.Load().fetched)
+		err := s.fetch.Force(ctx)
 		wait = time.Until(s.known.Load().refresh)
 		if err != nil && ctx.Err() == nil {
 			s.log.Error("when syncing supported public keys(Stale set of keys will be supported)", "error", err)
@@ -139,33 +144,29 @@ func (s *Signer) follow(ctx context.Context) {
 }
 
 // Find fetches the keys if id is not among the known ones.
-func (s *Signer) Find(ctx context.Context, id string) {
-	seen := s.known.Load()
-	for _, key := range seen.list {
+func (s *Signer) Find(ctx context.Context, id string) error {
+	for _, key := range s.known.Load().list {
 		if key.ID == id || id == "" {
-			return
+			return nil
 		}
 	}
-	if err := s.fetch(ctx, seen.fetched); err != nil {
-		s.log.Error("keys of service account tokens cannot be fetched", "error", err)
-	}
+	return s.fetch.Wait(ctx)
 }
 
-// fetch fetches the keys, unless they were fetched after seen.
-func (s *Signer) fetch(ctx context.Context, seen time.Time) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	before := s.known.Load()
-	if before != nil && before.fetched.After(seen) {
-		return nil
+// fetchKeys requests the keys from the signer.
+func (s *Signer) fetchKeys(ctx context.Context) error {
+	var next *signerKeys
+	answer, err := s.client.FetchKeys(ctx, &api.FetchKeysRequest{})
+	if err != nil {
+		err = fmt.Errorf("while getting externally supported jwt signing keys: %w", err)
+	} else {
+		next, err = parseKeys(answer)
 	}
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
-	defer cancel()
-	next, err := s.fetchKeys(ctx)
 	measure.Count(s.metrics, measure.SignerFetches, code(err))
 	if err != nil {
 		return fmt.Errorf("while fetching token verification keys: %w", err)
 	}
+	before := s.known.Load()
 	s.known.Store(next)
 	measure.SeriesOf(s.metrics, measure.SignerKeysFetched).Observe(seconds(next.fetched))
 	measure.SeriesOf(s.metrics, measure.SignerKeysChanged).Observe(seconds(next.at))
@@ -173,15 +174,6 @@ func (s *Signer) fetch(ctx context.Context, seen time.Time) error {
 		s.changed(next.keys)
 	}
 	return nil
-}
-
-// fetchKeys requests the keys from the signer.
-func (s *Signer) fetchKeys(ctx context.Context) (*signerKeys, error) {
-	answer, err := s.client.FetchKeys(ctx, &api.FetchKeysRequest{})
-	if err != nil {
-		return nil, fmt.Errorf("while getting externally supported jwt signing keys: %w", err)
-	}
-	return parseKeys(answer)
 }
 
 // seconds is a time as metrics have it.
