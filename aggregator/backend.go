@@ -17,12 +17,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/transport"
 	apiregistration "k8s.io/kube-aggregator/pkg/apis/apiregistration/v1"
 
-	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/internal/protect"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -342,7 +341,7 @@ func (b *backend) get(ctx context.Context, address *url.URL, header http.Header)
 	for name, values := range header {
 		req.Header[name] = values
 	}
-	transport.SetAuthProxyHeaders(req, "system:kube-aggregator", "", []string{authz.Masters}, nil)
+	(&request.User{Name: "system:kube-aggregator", Groups: []string{request.Masters}}).SetHeaders(req.Header)
 	return (&http.Client{
 		Transport: b.transport, Timeout: checkTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

@@ -1,9 +1,12 @@
 package aggregator
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"testing"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/apikeel/kelson/request"
 )
@@ -17,7 +20,8 @@ func TestConnectionHeaderDoesNotRemoveTheUser(t *testing.T) {
 	r.Header.Set("X-Dropped", "1")
 	r.Header.Set("X-Remote-User", "admin")
 	req := &request.Request{User: request.User{Name: "jane", UID: "7", Groups: []string{"a", "b"}, Extra: map[string][]string{"scopes": {"view"}}}}
-	h := (&backend{server: &Server{}}).requestHeader(r, req, &url.URL{Scheme: "https", Host: "backend", Path: "/"})
+	b := &backend{server: &Server{}}
+	h := b.requestHeader(r, req, b.user(req), &url.URL{Scheme: "https", Host: "backend", Path: "/"})
 	for name, want := range map[string]int{"X-Remote-User": 1, "X-Remote-Group": 2, "X-Remote-Uid": 1, "X-Remote-Extra-Scopes": 1, "X-Dropped": 0, "Connection": 0} {
 		if got := h[name]; len(got) != want {
 			t.Errorf("%s: got %q, want %d values", name, got, want)
@@ -25,5 +29,19 @@ func TestConnectionHeaderDoesNotRemoveTheUser(t *testing.T) {
 	}
 	if got := h.Get("X-Remote-User"); got != "jane" {
 		t.Errorf("X-Remote-User: got %q, want jane", got)
+	}
+}
+
+// TestUsersThatHeadersChangeAreRefused: a backend would take who is in the group
+// " system:masters" for an administrator.
+func TestUsersThatHeadersChangeAreRefused(t *testing.T) {
+	var failed error
+	b := &backend{server: &Server{Config: Config{Fail: func(_ http.ResponseWriter, _ *http.Request, err error) { failed = err }}}}
+	b.available.Store(true)
+	r := httptest.NewRequest("GET", "/apis/wardle.example.com/v1/flunders", nil)
+	req := &request.Request{User: request.User{Name: "jane", Groups: []string{" system:masters"}}}
+	b.proxy(httptest.NewRecorder(), r.WithContext(request.With(r.Context(), req)))
+	if !apierrors.IsServiceUnavailable(failed) {
+		t.Errorf("got %v, want that the user cannot be passed on", failed)
 	}
 }

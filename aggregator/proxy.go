@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/textproto"
@@ -14,7 +15,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/client-go/transport"
 	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/apikeel/kelson/connect"
@@ -52,13 +52,18 @@ func (b *backend) proxy(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, b.broken.Error(), http.StatusInternalServerError)
 		return
 	}
+	req := request.From(r.Context())
+	user := b.user(req)
+	if user == nil {
+		b.server.Fail(w, r, apierrors.NewServiceUnavailable("the resource is served by another API server, to which a user of this name cannot be passed on"))
+		return
+	}
 	target, err := b.resolve(r.Context())
 	if err != nil {
 		b.server.Logger.Warn("the address of an APIService is not known", "name", b.name, "error", err)
 		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
 		return
 	}
-	req := request.From(r.Context())
 	if req.Verb == request.Watch {
 		req.Started() // from here on the backend works: not counted as our latency
 	}
@@ -76,7 +81,7 @@ func (b *backend) proxy(w http.ResponseWriter, r *http.Request) {
 		defer release()
 	}
 	if httpstream.IsUpgradeRequest(r) {
-		b.upgrade(w, r, req, location)
+		b.upgrade(w, r, req, user, location)
 		return
 	}
 	if !req.IsResource && strings.Count(strings.Trim(r.URL.Path, "/"), "/") == 2 {
@@ -84,18 +89,18 @@ func (b *backend) proxy(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		r = r.WithContext(ctx)
 	}
-	b.forward(w, r, req, location)
+	b.forward(w, r, req, user, location)
 }
 
 // upgrade forwards a request to upgrade the connection.
-func (b *backend) upgrade(w http.ResponseWriter, r *http.Request, req *request.Request, to *url.URL) {
+func (b *backend) upgrade(w http.ResponseWriter, r *http.Request, req *request.Request, user http.Header, to *url.URL) {
 	out := r.WithContext(r.Context())
 	out.Host, out.Header = to.Host, r.Header.Clone()
 	// The Connection header is replaced: a proxy on the way drops the headers that it
 	// names, and the client could name X-Remote headers.
 	out.Header["Connection"] = []string{"Upgrade"}
 	out.Trailer = nil
-	b.setUser(out, &req.User)
+	setUser(out.Header, user)
 	if req.AuditID != "" {
 		out.Header.Set("Audit-Id", req.AuditID)
 	}
@@ -115,9 +120,9 @@ func (b *backend) fail(w http.ResponseWriter, err error) {
 // forward sends a request to the backend and copies the response. It does what
 // httputil.ReverseProxy does with fewer allocations: requests and headers are not
 // cloned.
-func (b *backend) forward(w http.ResponseWriter, r *http.Request, req *request.Request, to *url.URL) {
+func (b *backend) forward(w http.ResponseWriter, r *http.Request, req *request.Request, user http.Header, to *url.URL) {
 	out := r.WithContext(r.Context())
-	out.URL, out.Host, out.Header, out.Body, out.Close = to, to.Host, b.requestHeader(r, req, to), nil, false
+	out.URL, out.Host, out.Header, out.Body, out.Close = to, to.Host, b.requestHeader(r, req, user, to), nil, false
 	// Trailers have no meaning in the API, and they break a shared connection: a
 	// backend on Go's HTTP/2 server that has answered before the end of the body treats
 	// them as a protocol error.
@@ -215,11 +220,11 @@ func (s *Server) buffer() *[bufferSize]byte {
 
 // requestHeader returns the headers for the backend: those of the client, without
 // credentials and hop-by-hop headers, and with the X-Remote headers of the user.
-func (b *backend) requestHeader(r *http.Request, req *request.Request, to *url.URL) http.Header {
+func (b *backend) requestHeader(r *http.Request, req *request.Request, user http.Header, to *url.URL) http.Header {
 	h := make(http.Header, len(r.Header)+10)
 	for name, values := range r.Header {
 		switch {
-		case name == "Authorization", strings.HasPrefix(name, "X-Remote-") && isRemoteHeader(name), strings.HasPrefix(name, "Impersonate-"):
+		case name == "Authorization", request.IsUserHeader(name), strings.HasPrefix(name, "Impersonate-"):
 		default:
 			h[name] = values
 		}
@@ -227,7 +232,7 @@ func (b *backend) requestHeader(r *http.Request, req *request.Request, to *url.U
 	// The X-Remote headers are set after dropHops: the client can name any header in
 	// Connection.
 	removeHopHeaders(h)
-	b.setUser(&http.Request{Header: h}, &req.User)
+	setUser(h, user)
 	for _, te := range r.Header["Te"] {
 		if strings.Contains(te, "trailers") {
 			h["Te"] = []string{"trailers"}
@@ -260,18 +265,27 @@ func (b *backend) requestHeader(r *http.Request, req *request.Request, to *url.U
 	return h
 }
 
-// setUser sets the X-Remote headers that identify the user.
-func (b *backend) setUser(r *http.Request, user *request.User) {
-	uid := user.UID
+// user returns the X-Remote headers that identify the user, nil if headers cannot.
+func (b *backend) user(req *request.Request) http.Header {
+	user := req.User
 	if b.server.NoUID {
-		uid = ""
+		user.UID = ""
 	}
-	transport.SetAuthProxyHeaders(r, user.Name, uid, user.Groups, user.Extra)
+	h := make(http.Header, 3+len(user.Extra))
+	if !user.SetHeaders(h) {
+		return nil
+	}
+	return h
 }
 
-// isRemoteHeader reports whether a header identifies the user.
-func isRemoteHeader(name string) bool {
-	return name == "X-Remote-User" || name == "X-Remote-Uid" || name == "X-Remote-Group" || strings.HasPrefix(name, "X-Remote-Extra-")
+// setUser replaces the headers that identify the user.
+func setUser(h, user http.Header) {
+	for name := range h {
+		if request.IsUserHeader(name) {
+			delete(h, name)
+		}
+	}
+	maps.Copy(h, user)
 }
 
 // removeHopHeaders removes hop-by-hop headers.

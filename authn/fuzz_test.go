@@ -1,6 +1,11 @@
 package authn
 
 import (
+	"bufio"
+	"bytes"
+	"net/http"
+	"net/textproto"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -42,6 +47,37 @@ func FuzzBootstrapToken(f *testing.F) {
 		id, secret, ok := splitBootstrapToken(token)
 		if ok && (id+"."+secret != token || len(token) != 23 || strings.ContainsAny(id, "./")) {
 			t.Errorf("%q: %q and %q", token, id, secret)
+		}
+	})
+}
+
+// FuzzUserInHeaders: a user that is told to another server in headers is the same there, or is
+// not told.
+func FuzzUserInHeaders(f *testing.F) {
+	f.Add("jane", "7", "a b", "example.com/Scope", "x")
+	f.Add("jane", "", " system:masters", "%41", "x\ny")
+	f.Fuzz(func(t *testing.T, name, uid, group, key, value string) {
+		u := request.User{Name: name, UID: uid, Groups: []string{group, "last"}, Extra: map[string][]string{key: {value}}}
+		sent := http.Header{}
+		if !u.SetHeaders(sent) {
+			return
+		}
+		var wire bytes.Buffer
+		if err := sent.Write(&wire); err != nil {
+			t.Fatal(err)
+		}
+		wire.WriteString("\r\n")
+		h, err := textproto.NewReader(bufio.NewReader(&wire)).ReadMIMEHeader()
+		if err != nil {
+			t.Fatalf("%+v cannot be read: %v", u, err)
+		}
+		got := http.Header(h)
+		p := newProxy(nil, nil, RequestHeader{ExtraHeaderPrefixes: []string{"X-Remote-Extra-"}})
+		if got.Get("X-Remote-User") != name || got.Get("X-Remote-Uid") != uid || !slices.Equal(got["X-Remote-Group"], u.Groups) {
+			t.Errorf("got %v, want %+v", got, u)
+		}
+		if extra := p.extraOf(got); !reflect.DeepEqual(extra, u.Extra) {
+			t.Errorf("got %q, want %q", extra, u.Extra)
 		}
 	})
 }

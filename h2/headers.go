@@ -46,7 +46,7 @@ func (f *headerFields) add(field hpack.HeaderField) {
 	switch {
 	case f.size > f.maxSize || f.count > f.maxFields:
 		f.tooLarge = true
-	case !httpguts.ValidHeaderFieldValue(field.Value):
+	case !validValue(field.Value):
 		f.malformed = true
 	case strings.HasPrefix(field.Name, ":"):
 		f.addPseudo(field)
@@ -77,6 +77,12 @@ func (f *headerFields) addPseudo(field hpack.HeaderField) {
 		f.malformed = true
 	}
 	f.pseudo |= bit
+}
+
+// validValue reports whether a value may be sent in HTTP/2: without control characters, and
+// without blanks around it.
+func validValue(value string) bool {
+	return httpguts.ValidHeaderFieldValue(value) && strings.Trim(value, " \t") == value
 }
 
 // validName reports whether a name may be sent in HTTP/2: a token in lower case.

@@ -281,7 +281,7 @@ func (p *Proxy) discover(ctx context.Context, address, path, etag string) (*apid
 	if etag != "" {
 		r.Header.Set("If-None-Match", etag)
 	}
-	setHeaders(r, &request.User{Name: "system:apiserver", UID: "system:apiserver", Groups: []string{"system:authenticated"}})
+	setHeaders(r.Header, &request.User{Name: "system:apiserver", UID: "system:apiserver", Groups: []string{"system:authenticated"}})
 	resp, err := p.transport.Load().RoundTrip(r)
 	if err != nil {
 		p.countForwarded(http.StatusServiceUnavailable, "", "", "")

@@ -13,10 +13,8 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"golang.org/x/net/http/httpguts"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/transport"
 	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/apikeel/kelson/connect"
@@ -43,7 +41,7 @@ func (p *Proxy) Route(w http.ResponseWriter, r *http.Request) bool {
 	if len(names) == 0 {
 		return false
 	}
-	if !canForward(&req.User) {
+	if !setHeaders(http.Header{}, &req.User) {
 		p.Fail(w, r, apierrors.NewServiceUnavailable("the resource is served by another API server, to which a user of this name cannot be passed on"))
 		return true
 	}
@@ -103,7 +101,7 @@ func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, req *request.Req
 			out.Header.Set("Audit-Id", req.AuditID)
 		}
 		trace.Inject(r.Context(), out.Header)
-		setHeaders(out, &req.User)
+		setHeaders(out.Header, &req.User)
 		var failed error
 		status = http.StatusSwitchingProtocols // unless something else is answered
 		connect.Proxy(w, out, to, connect.Via{
@@ -159,30 +157,10 @@ func forwardedHeader(h http.Header, upgrade bool) http.Header {
 }
 
 // setHeaders sets what tells a peer who the user is, and that it must not forward the
-// request.
-func setHeaders(r *http.Request, user *request.User) {
-	transport.SetAuthProxyHeaders(r, user.Name, user.UID, user.Groups, user.Extra)
-	r.Header[ProxiedHeader] = []string{"true"}
-}
-
-// canForward reports whether a peer reads the same user from headers. Spaces around a
-// value get lost in a header, which would turn " admin" into another user, and without a
-// name the peer takes this server for the user.
-func canForward(u *request.User) bool {
-	if u.Name == "" || !isHeaderValue(u.Name) || !isHeaderValue(u.UID) || slices.ContainsFunc(u.Groups, func(g string) bool { return !isHeaderValue(g) }) {
-		return false
-	}
-	for _, values := range u.Extra {
-		if slices.ContainsFunc(values, func(v string) bool { return !isHeaderValue(v) }) {
-			return false
-		}
-	}
-	return true
-}
-
-// isHeaderValue reports whether a header can have a value without changing it.
-func isHeaderValue(s string) bool {
-	return httpguts.ValidHeaderFieldValue(s) && strings.Trim(s, " \t") == s
+// request. It returns false if headers cannot say who the user is.
+func setHeaders(h http.Header, user *request.User) bool {
+	h[ProxiedHeader] = []string{"true"}
+	return user.SetHeaders(h)
 }
 
 // borrowedBody is the request body while it is forwarded. The transport may read it after

@@ -1,0 +1,89 @@
+package request
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"golang.org/x/net/http/httpguts"
+)
+
+// The headers in which another API server is told who the user is.
+const (
+	userHeader  = "X-Remote-User"
+	uidHeader   = "X-Remote-Uid"
+	groupHeader = "X-Remote-Group"
+	extraPrefix = "X-Remote-Extra-"
+)
+
+// SetHeaders replaces the headers that tell another API server who the user is. It returns
+// false, and sets nothing, if the other would read another user: blanks around a value get
+// lost in a header and line breaks become blanks, which would make an administrator of who is
+// in the group " system:masters"; and without a name the other takes this server for the user.
+func (u *User) SetHeaders(h http.Header) bool {
+	if u.Name == "" || !isHeaderValue(u.Name) || !isHeaderValue(u.UID) || !areHeaderValues(u.Groups) {
+		return false
+	}
+	for _, values := range u.Extra {
+		if !areHeaderValues(values) {
+			return false
+		}
+	}
+	for name := range h {
+		if IsUserHeader(name) {
+			delete(h, name)
+		}
+	}
+	h[userHeader] = []string{u.Name}
+	if u.UID != "" {
+		h[uidHeader] = []string{u.UID}
+	}
+	if len(u.Groups) > 0 {
+		h[groupHeader] = slices.Clip(u.Groups)
+	}
+	for key, values := range u.Extra {
+		if len(values) > 0 {
+			h[http.CanonicalHeaderKey(extraPrefix+escapeKey(key))] = slices.Clip(values)
+		}
+	}
+	return true
+}
+
+// IsUserHeader reports whether a header, whose name is canonical, tells who the user is.
+func IsUserHeader(name string) bool {
+	if !strings.HasPrefix(name, "X-Remote-") {
+		return false
+	}
+	return name == userHeader || name == uidHeader || name == groupHeader || strings.HasPrefix(name, extraPrefix)
+}
+
+func areHeaderValues(values []string) bool {
+	for _, v := range values {
+		if !isHeaderValue(v) {
+			return false
+		}
+	}
+	return true
+}
+
+// isHeaderValue reports whether a header can have a value without changing it.
+func isHeaderValue(s string) bool {
+	return httpguts.ValidHeaderFieldValue(s) && strings.Trim(s, " \t") == s
+}
+
+// escapeKey returns the end of the name of a header for a key of User.Extra. Names of headers
+// have no case: upper case is escaped, so that the reader, who makes all lower case before it
+// unescapes, gets the same key.
+func escapeKey(key string) string {
+	var b strings.Builder
+	for i := range len(key) {
+		c := key[i]
+		if c == '%' || 'A' <= c && c <= 'Z' || !httpguts.IsTokenRune(rune(c)) {
+			fmt.Fprintf(&b, "%%%02x", c)
+			continue
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
+}
