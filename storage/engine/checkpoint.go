@@ -33,7 +33,7 @@ func (e *Engine) Checkpoint(ctx context.Context, dir string) (revision int64, er
 	if err := e.enter(ctx); err != nil {
 		return 0, err
 	}
-	defer e.calls.leave()
+	defer e.leave(&err)
 	if err := e.fs.Err(); err != nil {
 		return 0, e.readOnly(err)
 	}
@@ -50,6 +50,9 @@ func (e *Engine) Checkpoint(ctx context.Context, dir string) (revision int64, er
 	}
 	if err := e.fs.Err(); err != nil {
 		return 0, e.readOnly(err)
+	}
+	if err := sealFolder(e.fs.FS, dir, revision); err != nil {
+		return 0, err
 	}
 	// The file FORMAT comes last: without it the folder does not pass for a store.
 	return revision, writeFormat(e.fs.FS, dir)
@@ -90,19 +93,10 @@ func RollBack(ctx context.Context, dir string, revision int64, at time.Time) (_ 
 	opts := Options{Dir: dir, HistoryAge: forever, HistoryCount: math.MaxInt64 / 2, RetainAge: forever, RetainBytes: math.MaxInt64}
 	opts.defaults()
 	e := &Engine{opts: opts, ctx: ctx}
-	disk, database, err := e.openFolder()
-	if err != nil {
+	if err := e.openDatabase(func(error) {}); err != nil { // never armed: errors come here
 		return 0, err
 	}
-	defer func() { err = errors.Join(err, e.unlock()) }()
-	e.fs = newFreezer(disk, func(error) {}) // never armed: errors come here
-	if e.db, err = pebble.Open(database, pebbleOptions(opts, e.fs)); err != nil {
-		return 0, fmt.Errorf("storage: cannot open %s: %w", dir, err)
-	}
-	defer func() { err = errors.Join(err, e.db.Close()) }()
-	if err := e.load(); err != nil {
-		return 0, fmt.Errorf("storage: cannot open %s: %w", dir, err)
-	}
+	defer func() { err = errors.Join(err, e.closeDatabase(), e.unlock()) }()
 	if revision == 0 {
 		if revision, err = e.RevisionAt(ctx, at); err != nil {
 			return 0, err
@@ -114,6 +108,9 @@ func RollBack(ctx context.Context, dir string, revision int64, at time.Time) (_ 
 	if now := e.feed.revision(); revision > now {
 		return 0, fmt.Errorf("%w: %d, the newest is %d", storage.ErrFutureRevision, revision, now)
 	}
+	if err := e.marker.lower(revision); err != nil {
+		return 0, err
+	}
 	return revision, e.rollBack(ctx, revision)
 }
 
@@ -124,15 +121,10 @@ func Rebase(dir string, base int64) (err error) {
 	opts := Options{Dir: dir}
 	opts.defaults()
 	e := &Engine{opts: opts}
-	disk, database, err := e.openFolder()
-	if err != nil {
+	if err := e.openDatabase(func(error) {}); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, e.unlock()) }()
-	if e.db, err = pebble.Open(database, pebbleOptions(opts, disk)); err != nil {
-		return fmt.Errorf("storage: cannot open %s: %w", dir, err)
-	}
-	defer func() { err = errors.Join(err, e.db.Close()) }()
+	defer func() { err = errors.Join(err, e.closeDatabase(), e.unlock()) }()
 	_, last, err := e.eventRange()
 	if err != nil {
 		return err

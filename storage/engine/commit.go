@@ -83,7 +83,7 @@ func (e *Engine) write(ctx context.Context, op storage.Op, key string, value []b
 	if err := e.enter(ctx); err != nil {
 		return kv, 0, err
 	}
-	defer e.calls.leave()
+	defer e.leave(&err)
 	w := &write{op: op, key: key, guard: guard}
 	w.record = make([]byte, versionHeader+len(value))
 	copy(w.record[versionHeader:], value)
@@ -248,6 +248,7 @@ func (e *Engine) apply(group []*write) (events []storage.Event) {
 		fail(fmt.Errorf("%w; %w", storage.ErrUncertain, e.readOnly(err)))
 		return nil
 	}
+	e.marker.commit(d.revision)
 	e.feed.publish(d.events)
 	if e.space.wrote(d.batch.Len()) || d.expires < e.rests.Load() || d.revision-e.compacted.Load() > e.opts.HistoryCount+e.opts.HistoryCount/8 {
 		e.wakeKeeper()

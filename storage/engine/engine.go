@@ -145,6 +145,10 @@ type Engine struct {
 	db   *pebble.DB
 	fs   *freezer
 	lock io.Closer
+	// marker keeps the file MARK, by which a start notices what is missing.
+	marker *marker
+	// damaged holds the names of files that were found damaged and have been logged.
+	damaged sync.Map
 
 	queue  queue  // writes that wait to be committed
 	feed   feed   // committed revision and recent events, for watchers
@@ -187,21 +191,10 @@ func Open(opts Options) (*Engine, error) {
 	}
 	opts.defaults()
 	e := &Engine{opts: opts, wake: make(chan struct{}, 1)}
-	disk, dir, err := e.openFolder()
-	if err != nil {
-		return nil, err
-	}
-	e.fs = newFreezer(disk, func(err error) {
+	if err := e.openDatabase(func(err error) {
 		opts.Logger.Error("storage is read-only: its disk failed", "dir", opts.Dir, "error", err)
-	})
-	if e.db, err = pebble.Open(dir, pebbleOptions(opts, e.fs)); err == nil {
-		if err = e.load(); err != nil {
-			e.db.Close()
-		}
-	}
-	if err != nil {
-		e.unlock()
-		return nil, fmt.Errorf("storage: cannot open %s: %w", dir, err)
+	}); err != nil {
+		return nil, err
 	}
 	e.fs.armed.Store(true)
 	e.ctx, e.stop = context.WithCancel(context.Background())
@@ -209,19 +202,72 @@ func Open(opts Options) (*Engine, error) {
 	return e, nil
 }
 
-// openFolder locks and checks the data folder, and returns the file system and the path
-// of the Pebble database.
-func (e *Engine) openFolder() (vfs.FS, string, error) {
+// openDatabase locks the data folder, checks that its files are what was written, and
+// opens the database.
+func (e *Engine) openDatabase(onFreeze func(error)) (err error) {
 	disk := e.opts.fs
 	if disk == nil {
 		disk = vfs.Default
 	}
-	lock, err := openFolder(disk, e.opts.Dir)
-	if err != nil {
-		return nil, "", err
+	if e.lock, err = openFolder(disk, e.opts.Dir); err != nil {
+		return err
 	}
-	e.lock = lock
-	return disk, filepath.Join(e.opts.Dir, databaseDir), nil
+	defer func() {
+		if err != nil {
+			if e.fs != nil {
+				err, _ = e.nameFile(err)
+			}
+			err = fmt.Errorf("storage: cannot open %s: %w", e.opts.Dir, err)
+			if errors.Is(err, ErrDamaged) {
+				err = fmt.Errorf("%w; restore a snapshot, or let 'kelson doctor --salvage FOLDER' write what can be read into another folder", err)
+			}
+			err = errors.Join(err, e.unlock())
+		}
+	}()
+	was, err := readMark(disk, e.opts.Dir)
+	if errors.Is(err, errCorrupt) {
+		// The mark only says what else must be there, so the data may be whole.
+		e.opts.Logger.Error("storage: a file of the data folder is damaged; the store is checked without it", "file", filepath.Join(e.opts.Dir, markFile), "error", err)
+		was, err = nil, nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := checkFiles(disk, e.opts.Dir, was, pebbleOptions(e.opts, disk)); err != nil {
+		return err
+	}
+	if e.marker, err = newMarker(disk, e.opts.Dir, was); err != nil {
+		return err
+	}
+	e.fs = newFreezer(disk, onFreeze)
+	e.fs.marker = e.marker
+	if e.db, err = pebble.Open(filepath.Join(e.opts.Dir, databaseDir), pebbleOptions(e.opts, e.fs)); err == nil {
+		if err = e.loadChecked(was); err != nil {
+			err = errors.Join(err, e.db.Close())
+		}
+	}
+	if err != nil {
+		return errors.Join(err, e.marker.close(false))
+	}
+	return nil
+}
+
+// loadChecked loads the store, and compares it with its mark.
+func (e *Engine) loadChecked(was *mark) error {
+	if err := e.load(); err != nil {
+		return err
+	}
+	revision := e.feed.revision()
+	if was != nil && revision < was.revision {
+		return damaged(filepath.Join(e.opts.Dir, databaseDir), "ends with revision %d, and %d was acknowledged (%s)", revision, was.revision, markFile)
+	}
+	if was == nil || !was.clean || revision != was.revision {
+		if err := e.checkEvents(context.Background(), checkedEvents, checkedVersions); err != nil {
+			return err
+		}
+	}
+	e.marker.commit(revision)
+	return nil
 }
 
 // pebbleOptions tunes the database for a control plane: tens of megabytes of
@@ -413,11 +459,15 @@ func (e *Engine) unlock() error {
 
 func (e *Engine) closeDatabase() (err error) {
 	if e.fs.Err() == nil {
-		return e.db.Close()
+		if err = e.db.Close(); err == nil {
+			err = e.fs.Err()
+		}
+		return errors.Join(err, e.marker.close(err == nil))
 	}
 	// After a disk failure Pebble's Close may fail too. The folder is consistent, and
 	// the failure has been logged already.
 	_ = e.db.Close()
+	_ = e.marker.close(false)
 	return nil
 }
 

@@ -51,7 +51,7 @@ func openFolder(fs vfs.FS, dir string) (lock io.Closer, err error) {
 }
 
 func checkFormat(fs vfs.FS, dir string) error {
-	b, err := readFile(fs, filepath.Join(dir, formatFile))
+	b, err := readFile(fs, filepath.Join(dir, formatFile), 4<<10)
 	if errors.Is(err, os.ErrNotExist) {
 		names, err := fs.List(dir)
 		if err != nil {
@@ -72,7 +72,7 @@ func checkFormat(fs vfs.FS, dir string) error {
 		return fmt.Errorf("%w: %s: %w", ErrNotStore, dir, err)
 	}
 	if n > format {
-		return fmt.Errorf("%w: %s has format %d, this version of Kelson knows up to %d; use a newer version", ErrNewerFormat, dir, n, format)
+		return fmt.Errorf("%w: %s has format %d by its %s file, this version of Kelson knows up to %d; use a newer version", ErrNewerFormat, dir, n, formatFile, format)
 	}
 	return nil
 }
@@ -93,13 +93,18 @@ func parseFormat(b []byte) (int, error) {
 // writeFormat writes the FORMAT file, which marks the folder as ours, before the
 // database exists. The file appears whole or not at all.
 func writeFormat(fs vfs.FS, dir string) error {
-	name := filepath.Join(dir, formatFile)
+	return writeWhole(fs, dir, formatFile, fmt.Appendf(nil, "%s %d\n", formatName, format))
+}
+
+// writeWhole writes a file of the folder, which appears whole or not at all.
+func writeWhole(fs vfs.FS, dir, file string, content []byte) error {
+	name := filepath.Join(dir, file)
 	err := func() error {
 		f, err := fs.Create(name+".new", vfs.WriteCategoryUnspecified)
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(f, "%s %d\n", formatName, format)
+		_, err = f.Write(content)
 		if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 			return err
 		}
@@ -114,13 +119,23 @@ func writeFormat(fs vfs.FS, dir string) error {
 	return nil
 }
 
-func readFile(fs vfs.FS, name string) ([]byte, error) {
+// readFile reads a file of at most limit bytes.
+func readFile(fs vfs.FS, name string, limit int64) ([]byte, error) {
 	f, err := fs.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, 4<<10))
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if info.Size() > limit {
+		return nil, fmt.Errorf("%s has %d bytes, more than %d", name, info.Size(), limit)
+	}
+	b := make([]byte, info.Size())
+	_, err = io.ReadFull(f, b)
+	return b, err
 }
 
 // makeDir creates a folder and its parents. Each parent is synced, or the new folder

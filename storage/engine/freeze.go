@@ -50,6 +50,9 @@ type freezer struct {
 	apart   atomic.Pointer[string]
 	apartMu sync.Mutex // held while a checkpoint is made
 
+	// marker is told of what is synced of logs and manifests; nil if there is no mark.
+	marker *marker
+
 	memory *vfs.MemFS // file system of the tables created after the freeze
 	mu     sync.Mutex
 	inMem  map[string]bool
@@ -97,7 +100,7 @@ func (f *freezer) isApart(name string) bool {
 // isTable reports whether a file holds data (tables and blobs). Other files, logs and
 // manifests, only refer to them.
 func isTable(name string) bool {
-	return strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".blob")
+	return strings.HasSuffix(name, tableSuffix) || strings.HasSuffix(name, blobSuffix)
 }
 
 // change runs a change of the disk. If it or an earlier one failed, it returns
@@ -132,7 +135,7 @@ func (f *freezer) file(op, name string, c vfs.DiskWriteCategory, make func() (vf
 	})
 	switch {
 	case err == nil && file != nil:
-		return &frozenFile{File: file, fs: f, name: name}, nil
+		return &frozenFile{File: file, fs: f, name: name, tally: f.marker.follow(name)}, nil
 	case f.Err() == nil:
 		return nil, err
 	case isTable(name) && c != "pebble-memtable-flush":
@@ -177,7 +180,15 @@ func (f *freezer) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory
 }
 
 func (f *freezer) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
-	return f.where(name).Open(name, opts...)
+	file, err := f.where(name).Open(name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkBlob(name, file); err != nil {
+		file.Close()
+		return nil, err
+	}
+	return file, nil
 }
 
 func (f *freezer) Stat(name string) (vfs.FileInfo, error) { return f.where(name).Stat(name) }
@@ -228,6 +239,7 @@ type frozenFile struct {
 	name    string
 	written int64 // bytes on disk, for files that are only appended to
 	moved   bool  // File is in memory
+	tally   *tally
 }
 
 // change runs a change of the file, and once more in memory if it is a table
@@ -271,6 +283,7 @@ func (f *frozenFile) Write(p []byte) (int, error) {
 		return 0, err
 	}
 	f.written += int64(len(p))
+	f.tally.write(p)
 	return len(p), nil
 }
 
@@ -281,10 +294,13 @@ func (f *frozenFile) WriteAt(p []byte, off int64) (int, error) {
 	return len(p), nil
 }
 
-func (f *frozenFile) Sync() error { return f.change("sync", func() error { return f.File.Sync() }) }
+func (f *frozenFile) Sync() error { return f.sync(func() error { return f.File.Sync() }) }
 
-func (f *frozenFile) SyncData() error {
-	return f.change("sync", func() error { return f.File.SyncData() })
+func (f *frozenFile) SyncData() error { return f.sync(func() error { return f.File.SyncData() }) }
+
+// sync syncs the file. What was only said to be synced, on a frozen disk, is not noted.
+func (f *frozenFile) sync(do func() error) error {
+	return f.tally.sync(func() error { return f.change("sync", do) }, f.fs)
 }
 
 func (f *frozenFile) SyncTo(length int64) (full bool, err error) {

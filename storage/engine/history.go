@@ -19,11 +19,11 @@ const (
 )
 
 // Compact implements storage.Backend.
-func (e *Engine) Compact(ctx context.Context, revision int64) error {
+func (e *Engine) Compact(ctx context.Context, revision int64) (err error) {
 	if err := e.enter(ctx); err != nil {
 		return err
 	}
-	defer e.calls.leave()
+	defer e.leave(&err)
 	e.compactMu.Lock()
 	defer e.compactMu.Unlock()
 	if oldest := e.compacted.Load(); revision <= oldest {

@@ -82,7 +82,10 @@ func importInto(ctx context.Context, dir string, revision int64, next func() (st
 	if err == nil {
 		err = db.Flush()
 	}
-	return errors.Join(err, db.Close())
+	if err = errors.Join(err, db.Close()); err != nil {
+		return err
+	}
+	return sealFolder(vfs.Default, dir, revision)
 }
 
 func importKeys(ctx context.Context, db *pebble.DB, revision int64, next func() (storage.KeyValue, error)) error {

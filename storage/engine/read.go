@@ -39,14 +39,14 @@ func readVersion(it *pebble.Iterator, key string, revision int64) (version, bool
 }
 
 // Get implements storage.Backend.
-func (e *Engine) Get(ctx context.Context, key string) (storage.KeyValue, error) {
+func (e *Engine) Get(ctx context.Context, key string) (kv storage.KeyValue, err error) {
 	if err := storage.CheckKey(key); err != nil {
 		return storage.KeyValue{}, err
 	}
 	if err := e.enter(ctx); err != nil {
 		return storage.KeyValue{}, err
 	}
-	defer e.calls.leave()
+	defer e.leave(&err)
 	if e.isAbsent(key) {
 		return storage.KeyValue{}, fmt.Errorf("%w: %s", storage.ErrNotFound, key)
 	}
@@ -77,11 +77,11 @@ func (e *Engine) isAbsent(key string) bool {
 }
 
 // Value implements storage.ValueReader.
-func (e *Engine) Value(ctx context.Context, key string, revision int64) ([]byte, error) {
+func (e *Engine) Value(ctx context.Context, key string, revision int64) (value []byte, err error) {
 	if err := e.enter(ctx); err != nil {
 		return nil, err
 	}
-	defer e.calls.leave()
+	defer e.leave(&err)
 	it, err := e.versions()
 	if err != nil {
 		return nil, err
@@ -113,20 +113,21 @@ func (e *Engine) List(ctx context.Context, prefix string, opts storage.ListOptio
 }
 
 // Scan implements storage.Scanner.
-func (e *Engine) Scan(ctx context.Context, prefix string, opts storage.ListOptions, each func(*storage.KeyValue) error) (storage.Page, error) {
+func (e *Engine) Scan(ctx context.Context, prefix string, opts storage.ListOptions, each func(*storage.KeyValue) error) (page storage.Page, err error) {
 	if err := storage.CheckStart(prefix, opts.Start); err != nil {
 		return storage.Page{}, err
 	}
 	if err := e.enter(ctx); err != nil {
 		return storage.Page{}, err
 	}
-	defer e.calls.leave()
+	defer e.leave(&err)
 	s, err := e.scanFrom(prefix, opts.Revision, opts.History)
 	if err != nil {
 		return storage.Page{}, err
 	}
 	defer s.close()
-	page, n, bytes := storage.Page{Revision: s.revision}, 0, 0
+	page.Revision = s.revision
+	n, bytes := 0, 0
 	var item storage.KeyValue // one for all, as it is on the heap
 	ok := s.first(max(prefix, opts.Start))
 	for ; ok; ok = s.next() {
@@ -155,28 +156,28 @@ func (e *Engine) Scan(ctx context.Context, prefix string, opts storage.ListOptio
 }
 
 // Count implements storage.Backend.
-func (e *Engine) Count(ctx context.Context, prefix string) (int64, int64, error) {
+func (e *Engine) Count(ctx context.Context, prefix string) (n, revision int64, err error) {
 	if err := e.enter(ctx); err != nil {
 		return 0, 0, err
 	}
-	defer e.calls.leave()
+	defer e.leave(&err)
 	s, err := e.scan(prefix, 0)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer s.close()
-	n, err := s.count(ctx, s.first(prefix))
+	n, err = s.count(ctx, s.first(prefix))
 	return n, s.revision, err
 }
 
 // Dump calls yield for every key as it stands at one revision, which it
 // returns. Unlike a List in pages it is not disturbed by compaction, however
 // long it takes. The value is valid until yield returns.
-func (e *Engine) Dump(ctx context.Context, yield func(storage.KeyValue) error) (int64, error) {
+func (e *Engine) Dump(ctx context.Context, yield func(storage.KeyValue) error) (revision int64, err error) {
 	if err := e.enter(ctx); err != nil {
 		return 0, err
 	}
-	defer e.calls.leave()
+	defer e.leave(&err)
 	s, err := e.scan("", 0)
 	if err != nil {
 		return 0, err

@@ -136,16 +136,16 @@ func eventAt(it *pebble.Iterator) (revision int64, b []byte, ev event, err error
 }
 
 // KeptHistory implements storage.Historian.
-func (e *Engine) KeptHistory(ctx context.Context) (storage.Kept, error) {
+func (e *Engine) KeptHistory(ctx context.Context) (k storage.Kept, err error) {
 	if err := e.enter(ctx); err != nil {
 		return storage.Kept{}, err
 	}
-	defer e.calls.leave()
-	k := storage.Kept{Oldest: max(e.floor.Load(), e.base), Newest: e.feed.revision(), Times: true, Age: e.opts.HistoryAge}
+	defer e.leave(&err)
+	k = storage.Kept{Oldest: max(e.floor.Load(), e.base), Newest: e.feed.revision(), Times: true, Age: e.opts.HistoryAge}
 	if e.opts.RetainAge > 0 {
 		k.Age, k.Bytes, k.MaxBytes = max(k.Age, e.opts.RetainAge), e.retained.Load(), e.opts.RetainBytes
 	}
-	err := e.eachEvent(k.Oldest, k.Newest+1, func(_ int64, _ []byte, ev event) bool {
+	err = e.eachEvent(k.Oldest, k.Newest+1, func(_ int64, _ []byte, ev event) bool {
 		k.Since = time.UnixMilli(ev.time)
 		return false
 	})
@@ -154,11 +154,11 @@ func (e *Engine) KeptHistory(ctx context.Context) (storage.Kept, error) {
 
 // RevisionAt implements storage.Historian. It finds the revision by the times of events,
 // which are in order unless the clock was set back.
-func (e *Engine) RevisionAt(ctx context.Context, t time.Time) (int64, error) {
+func (e *Engine) RevisionAt(ctx context.Context, t time.Time) (revision int64, err error) {
 	if err := e.enter(ctx); err != nil {
 		return 0, err
 	}
-	defer e.calls.leave()
+	defer e.leave(&err)
 	now, oldest := e.feed.revision(), max(e.floor.Load(), e.base)
 	at := t.UnixMilli()
 	next, err := e.firstAfter(oldest, now+1, func(ev event) bool { return ev.time > at })
@@ -178,11 +178,11 @@ func (e *Engine) RevisionAt(ctx context.Context, t time.Time) (int64, error) {
 const maxSeenEvents = 200_000
 
 // Changes implements storage.Historian.
-func (e *Engine) Changes(ctx context.Context, opts storage.ChangesOptions, each func(*storage.Change) error) (int64, error) {
+func (e *Engine) Changes(ctx context.Context, opts storage.ChangesOptions, each func(*storage.Change) error) (from int64, err error) {
 	if err := e.enter(ctx); err != nil {
 		return 0, err
 	}
-	defer e.calls.leave()
+	defer e.leave(&err)
 	now := e.feed.revision()
 	if opts.To == 0 || opts.To > now {
 		opts.To = now

@@ -42,11 +42,11 @@ func (e *Engine) NoteUsers(ctx context.Context, users map[int64]string) error {
 }
 
 // UserOf implements storage.UserKeeper.
-func (e *Engine) UserOf(ctx context.Context, revision int64) (string, error) {
+func (e *Engine) UserOf(ctx context.Context, revision int64) (name string, err error) {
 	if err := e.enter(ctx); err != nil {
 		return "", err
 	}
-	defer e.calls.leave()
+	defer e.leave(&err)
 	b, c, err := e.db.Get(userKey(revision))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return "", nil

@@ -355,7 +355,7 @@ func (w *watcher) poll() (batch storage.Batch, again <-chan struct{}, err error)
 	if !w.e.calls.enter() {
 		return batch, nil, storage.ErrClosed
 	}
-	defer w.e.calls.leave()
+	defer w.e.leave(&err)
 	events, last, asked, changed := w.recent()
 	switch {
 	case changed == nil:
@@ -452,6 +452,9 @@ func (w *watcher) stored(last int64) ([]storage.Event, error) {
 		stored, err := parseEvent(b)
 		if err != nil {
 			return nil, err
+		}
+		if revision > max(w.position, w.e.base)+1 {
+			return nil, fmt.Errorf("%w: the changes of revisions %d to %d are missing", errCorrupt, w.position+1, revision-1)
 		}
 		w.position = revision
 		if !strings.HasPrefix(stored.key, w.prefix) {
