@@ -69,6 +69,7 @@ type doctor struct {
 	address string
 	port    int
 	output  string
+	salvage string // a data folder to write what can be read of the store into
 
 	config   controlplane.Config
 	running  bool // a server has the data folder open
@@ -86,10 +87,15 @@ limits of the machine and the port, and say what is wrong and how to mend it.
 A server that runs on the data folder may go on serving.
 
 Give the flags that 'kelson serve' is given. The exit code is 0 if nothing is
-wrong, warnings aside, and 1 otherwise.`,
+wrong, warnings aside, and 1 otherwise.
+
+With --salvage nothing is checked: what can be read of a damaged embedded store
+is written into another data folder, and what is lost is named. The damaged one
+stays as it is.`,
 		Example: `  kelson doctor
   kelson doctor --data-dir /var/lib/kelson -o json
-  kelson doctor --etcd-servers http://10.0.0.1:2379`,
+  kelson doctor --etcd-servers http://10.0.0.1:2379
+  kelson doctor --data-dir /var/lib/kelson --salvage /var/lib/kelson-new`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if d.output != "text" && d.output != "json" {
@@ -99,6 +105,12 @@ wrong, warnings aside, and 1 otherwise.`,
 			if d.config, err = d.storageFlags.config(); err != nil {
 				return err
 			}
+			if d.salvage != "" {
+				if !d.inFolder() {
+					return usage(cmd, "--salvage is for the embedded store")
+				}
+				return runSalvage(cmd.Context(), s.out, d.dataDir, d.salvage)
+			}
 			d.examine(cmd.Context())
 			return d.report(s.out)
 		},
@@ -107,6 +119,7 @@ wrong, warnings aside, and 1 otherwise.`,
 	d.storageFlags.bind(cmd.Flags())
 	cmd.Flags().StringVar(&d.address, "bind-address", controlplane.DefaultBindAddress, "IP `address` that the server listens on")
 	cmd.Flags().IntVar(&d.port, "secure-port", controlplane.DefaultSecurePort, "`port` that the server listens on")
+	cmd.Flags().StringVar(&d.salvage, "salvage", "", "data `folder` to write what can be read of a damaged store into")
 	cmd.Flags().StringVarP(&d.output, "output", "o", "text", "`form` of the answer: text or json")
 	return cmd
 }
@@ -189,6 +202,9 @@ func (d *doctor) checkStore(ctx context.Context) {
 		d.running = d.isRunning()
 	}
 	summary, err := d.config.Snapshot(ctx, io.Discard, nil)
+	if err == nil && d.inFolder() && !d.running {
+		err = d.verify(ctx)
+	}
 	switch {
 	case err == nil && d.running:
 		d.find(name, healthy, "", "revision %d, %d keys, %s, all read by the server that is running", summary.Revision, summary.Keys, size(summary.Bytes))
@@ -196,6 +212,8 @@ func (d *doctor) checkStore(ctx context.Context) {
 		d.find(name, healthy, "", "revision %d, %d keys, %s, all read", summary.Revision, summary.Keys, size(summary.Bytes))
 	case errors.Is(err, engine.ErrNewerFormat):
 		d.find(name, problem, "install the version of Kelson that wrote it, or a newer one", "%v", err)
+	case errors.Is(err, engine.ErrDamaged):
+		d.find(name, problem, "keep a copy of the folder; restore the newest snapshot into another one with 'kelson snapshot restore', or see what is left with 'kelson doctor --salvage FOLDER'", "%v", err)
 	case errors.Is(err, engine.ErrNotStore):
 		d.find(name, problem, "name the data folder of a server with --data-dir", "%v", err)
 	case errors.Is(err, syscall.EROFS) || errors.Is(err, fs.ErrPermission):
@@ -205,6 +223,15 @@ func (d *doctor) checkStore(ctx context.Context) {
 	default:
 		d.find(name, problem, "keep a copy of the folder, and restore the newest snapshot into another one with 'kelson snapshot restore'", "cannot be read: %v", err)
 	}
+}
+
+// verify reads what a snapshot does not have: the history, and whether it is without gaps.
+func (d *doctor) verify(ctx context.Context) error {
+	store, err := controlplane.OpenFolder(d.dataDir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(store.Verify(ctx), store.Close())
 }
 
 // isRunning reports whether another process has the store of the data folder open.

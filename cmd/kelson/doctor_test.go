@@ -236,3 +236,37 @@ func TestCompletion(t *testing.T) {
 		must(t, c.want, append([]string{"__complete"}, c.args...)...)
 	}
 }
+
+// TestDamagedStoreIsRefusedAndSalvaged: a wrong bit in the log of a store is found by the
+// server and the doctor, and 'kelson doctor --salvage' writes the store to another folder.
+func TestDamagedStoreIsRefusedAndSalvaged(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "data")
+	s := serve(t, "--data-dir", dir)
+	newClient(t, controlplane.KubeconfigFile(dir)).ready()
+	s.stop(t)
+	logs, err := filepath.Glob(filepath.Join(controlplane.StoreDir(dir), "db", "*.log"))
+	if err != nil || len(logs) == 0 {
+		t.Fatalf("got the logs %v, %v, want one or more", logs, err)
+	}
+	file := logs[len(logs)-1]
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[100] ^= 4
+	if err := os.WriteFile(file, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	name := filepath.Base(file)
+	examine(t, exitError, dir).want(t, "store", problem, name)
+	if r := kelson(t, "serve", "--data-dir", dir, "--secure-port", "0"); r.code == exitOK || !strings.Contains(r.err, name) || !strings.Contains(r.err, "--salvage") {
+		t.Errorf("kelson serve: got exit code %d, %q; want an error with %s", r.code, r.err, name)
+	}
+	to := filepath.Join(t.TempDir(), "new")
+	if r := kelson(t, "doctor", "--data-dir", dir, "--salvage", to); r.code != exitOK || !strings.Contains(r.out, "Nothing is lost.") {
+		t.Errorf("kelson doctor --salvage: got exit code %d, %q, %q; want nothing lost", r.code, r.out, r.err)
+	}
+	examine(t, exitOK, to).want(t, "store", healthy, "all read")
+}

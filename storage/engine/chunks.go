@@ -89,8 +89,11 @@ func raw(sum uint32) uint32  { return bits.RotateLeft32(sum-0xa282ead8, -17) }
 
 // each calls f for all chunks, and returns the offset where they end: that of the log's
 // trailer or of the file's end if end is true, else that of something else.
-func (r chunkReader) each(f func(chunk)) (at int, end bool) {
-	for at < len(r.b) {
+func (r chunkReader) each(f func(chunk)) (at int, end bool) { return r.eachFrom(0, f) }
+
+// eachFrom is each from an offset on.
+func (r chunkReader) eachFrom(from int, f func(chunk)) (at int, end bool) {
+	for at = from; at < len(r.b); {
 		c, ok := r.at(at)
 		if ok {
 			f(c)
