@@ -42,7 +42,7 @@ func checkFiles(fs vfs.FS, dir string, m *mark, o *pebble.Options) error {
 	}
 	k := checker{fs: fs, dir: filepath.Join(dir, databaseDir), mark: m, files: files}
 	if m.clean && k.isNewer() {
-		return nil // a version that knows no marks has used it
+		m.clean = false // the store was used since
 	}
 	if m.clean {
 		if err := k.checkList(); err != nil {

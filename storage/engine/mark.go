@@ -109,19 +109,19 @@ func parseMark(b []byte) (*mark, error) {
 			m.logs[i-markManifests] = s
 		}
 	}
-	if uint64(u32()) != uint64(len(list)) || u32() != crc32.Checksum(list, castagnoli) {
-		return nil, fmt.Errorf("%w: its list of files is wrong", errCorrupt)
+	list = list[:min(uint64(u32()), uint64(len(list)))]
+	if !m.clean || u32() != crc32.Checksum(list, castagnoli) {
+		m.clean = false // the list was being written when the power went
+		return m, nil
 	}
-	if m.clean {
-		m.files = map[string]int64{}
-		for line := range strings.Lines(string(list)) {
-			name, size, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-			n, err := strconv.ParseInt(size, 10, 64)
-			if err != nil {
-				return nil, fmt.Errorf("%w: its list of files is wrong", errCorrupt)
-			}
-			m.files[name] = n
+	m.files = map[string]int64{}
+	for line := range strings.Lines(string(list)) {
+		name, size, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		n, err := strconv.ParseInt(size, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%w: its list of files is wrong", errCorrupt)
 		}
+		m.files[name] = n
 	}
 	return m, nil
 }
@@ -178,19 +178,23 @@ type marker struct {
 	buf  []byte
 }
 
-// newMarker replaces the mark of a folder with one of an open store that says the same.
-func newMarker(fs vfs.FS, dir string, was *mark) (*marker, error) {
-	m := &marker{fs: fs, dir: dir}
-	if was != nil {
+// newMarker makes the mark of a folder one of an open store that says the same. That needs no
+// sync: what a clean mark says of Pebble's files is known to be old as soon as there are newer ones.
+func newMarker(fs vfs.FS, dir string, was *mark) (m *marker, err error) {
+	m = &marker{fs: fs, dir: dir}
+	if was == nil {
+		err = m.mark.write(fs, dir)
+	} else {
 		m.mark = *was
 		m.mark.clean, m.mark.files = false, nil
 	}
-	if err := m.mark.write(fs, dir); err != nil {
+	if err == nil {
+		m.file, err = fs.OpenReadWrite(filepath.Join(dir, markFile), vfs.WriteCategoryUnspecified)
+	}
+	if err != nil {
 		return nil, err
 	}
-	file, err := fs.OpenReadWrite(filepath.Join(dir, markFile), vfs.WriteCategoryUnspecified)
-	m.file = file
-	return m, err
+	return m, m.saveLocked(false)
 }
 
 // saveLocked writes the mark in place.
@@ -251,21 +255,23 @@ func (m *marker) close(clean bool) error {
 	if m.file == nil {
 		return nil
 	}
-	err := m.file.Close()
-	m.file = nil
-	if err != nil || !clean {
-		return err
+	file := m.file
+	defer func() { m.file = nil }()
+	if !clean {
+		return file.Close()
 	}
-	return m.mark.seal(m.fs, m.dir)
+	err := m.mark.list(m.fs, m.dir)
+	if err == nil {
+		err = m.saveLocked(true)
+	}
+	return errors.Join(err, file.Close())
 }
 
-// seal writes the mark of a store that is closed.
-func (m *mark) seal(fs vfs.FS, dir string) (err error) {
-	if m.files, err = listDatabase(fs, dir); err != nil {
-		return err
-	}
-	m.clean = true
-	return m.write(fs, dir)
+// list makes the mark that of a store that is closed.
+func (m *mark) list(fs vfs.FS, dir string) (err error) {
+	m.files, err = listDatabase(fs, dir)
+	m.clean = err == nil
+	return err
 }
 
 // sealFolder makes the mark of a store that was made without an Engine.
@@ -293,7 +299,10 @@ func sealFolder(fs vfs.FS, dir string, revision int64) error {
 		(*spans)[0] = span{number, int64(len(b)), crc32.Checksum(b, castagnoli)}
 		*spans = (*spans)[1:]
 	}
-	return m.seal(fs, dir)
+	if err := m.list(fs, dir); err != nil {
+		return err
+	}
+	return m.write(fs, dir)
 }
 
 // listDatabase returns the names and sizes of the files of Pebble, its locks aside.
