@@ -81,7 +81,7 @@ func (x *exchange) cost() usage.Request {
 	r.Bytes, r.BodyBytes = x.written, max(0, x.r.ContentLength)
 	r.Busy = r.Took - r.Waited - x.Webhooks() - x.Stored() - x.turn.Waited()
 	if x.Verb == request.List {
-		limit, _ := request.Param(x.r.URL.RawQuery, "limit")
+		limit := x.Query.Get("limit")
 		r.Unpaged = limit == "" || limit == "0"
 	}
 	return r

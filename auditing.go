@@ -80,7 +80,7 @@ func authAttempt(r *http.Request) string {
 	if scheme, _, ok := strings.Cut(strings.TrimSpace(r.Header.Get("Authorization")), " "); ok && strings.EqualFold(scheme, "bearer") {
 		methods = append(methods, "bearer")
 	}
-	if token, _ := request.Param(r.URL.RawQuery, "access_token"); strings.TrimSpace(token) != "" {
+	if token := request.QueryOf(r).Get("access_token"); strings.TrimSpace(token) != "" {
 		methods = append(methods, "access_token")
 	}
 	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {

@@ -119,6 +119,7 @@ func TestAudit(t *testing.T) {
 		{"GET /api/v1/panic", true, "RequestReceived " + admin + "|Panic " + admin + " 500 APIServer panic'd: oops", allowed},
 		{"GET /api/v1/watch/hijacked", true, "RequestReceived " + admin + "|ResponseStarted " + admin + " 101|ResponseComplete " + admin + " 101", allowed},
 		{"GET /api/v1/pods?timeout=1x", true, "ResponseStarted  400 invalid timeout specified in the request URL - time: unknown unit \"x\" in duration \"1x\"", ""},
+		{"GET /api/v1/pods?a=1" + strings.Repeat("&", request.MaxParameters), true, "ResponseStarted  400 the query has more than 10000 parameters", ""},
 		{"GET /api/v1/pods", false, "ResponseStarted  401 Unauthorized", ""},
 		{"GET /api/v1/secrets", true, "RequestReceived " + admin + "|ResponseComplete " + admin + " 403 secrets is forbidden: User \"kubernetes-admin\" cannot list resource \"secrets\" in API group \"\" at the cluster scope: not yours",
 			"authorization.k8s.io/decision=forbid authorization.k8s.io/reason=not yours"},

@@ -77,9 +77,9 @@ func (x *exchange) attributes() *authz.Attributes {
 	}
 	switch x.Verb {
 	case request.List, request.Watch, request.DeleteCollection:
-		if query := x.r.URL.RawQuery; query != "" && x.IsResource && !verbInPath(&x.Info) {
-			a.Fields, a.FieldsErr = fieldRequirements(query)
-			a.Labels, a.LabelsErr = labelRequirements(query)
+		if x.IsResource && !verbInPath(&x.Info) {
+			a.Fields, a.FieldsErr = fieldRequirements(x.Query.Get("fieldSelector"))
+			a.Labels, a.LabelsErr = labelRequirements(x.Query.Get("labelSelector"))
 		}
 	}
 	return a
@@ -99,8 +99,7 @@ func verbInPath(i *request.Info) bool {
 	return ok && strings.HasPrefix(rest, "watch/")
 }
 
-func fieldRequirements(query string) (fields.Requirements, error) {
-	text, _ := request.Param(query, "fieldSelector")
+func fieldRequirements(text string) (fields.Requirements, error) {
 	if text == "" {
 		return nil, nil
 	}
@@ -111,8 +110,7 @@ func fieldRequirements(query string) (fields.Requirements, error) {
 	return selector.Requirements(), nil
 }
 
-func labelRequirements(query string) (labels.Requirements, error) {
-	text, _ := request.Param(query, "labelSelector")
+func labelRequirements(text string) (labels.Requirements, error) {
 	if text == "" {
 		return nil, nil
 	}

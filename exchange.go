@@ -32,6 +32,8 @@ type exchange struct {
 	w http.ResponseWriter
 
 	lifetime lifetime
+	// queryErr is why the query of the request is refused; nil if it is not.
+	queryErr error
 	// entry is the seat of the request in flow control.
 	entry flow.Entry
 	// held is how many bytes of Memory.Clients the request holds, holder in whose name.

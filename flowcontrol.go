@@ -19,7 +19,7 @@ func (s *Server) flowControl() stage {
 		begin: func(x *exchange) bool {
 			span := x.step("priorityandfairness")
 			x.entry.Client = &x.writer
-			admitted := s.Flow.Enter(x.r.Context(), &x.Request, x.r.URL.RawQuery, &x.entry)
+			admitted := s.Flow.Enter(x.r.Context(), &x.Request, &x.entry)
 			span.End()
 			x.entry.Headers(x.writer.Header())
 			x.Spent(request.Queue, x.entry.Waited)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/apikeel/kelson/internal/logwatch"
 	"github.com/apikeel/kelson/internal/protect"
+	"github.com/apikeel/kelson/request"
 )
 
 // hookCheck is the prefix of the names of post-start hook checks.
@@ -200,9 +201,9 @@ func (s *Server) Ready(ctx context.Context) error {
 // health answers a request for all checks.
 func (s *Server) health(name string, endpoint Endpoints) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		query := r.URL.Query()
+		query := request.QueryOf(r)
 		excluded := map[string]bool{}
-		for _, check := range query["exclude"] {
+		for _, check := range query.All("exclude") {
 			excluded[check] = true
 		}
 		unknown := maps.Clone(excluded)

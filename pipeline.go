@@ -29,6 +29,7 @@ func (s *Server) pipeline() []stage {
 		s.cacheControl(), // Cache-Control: no-cache, private
 		s.goaway(),       // closes some HTTP/2 connections, to spread clients over servers
 		s.refuseNew(),    // refuses new requests during shutdown
+		s.refuseQuery(),  // refuses queries that cannot be parsed
 		s.deadline(),     // request timeout
 		s.cors(),         // cross-origin requests of browsers
 		s.authenticate(), // the user
@@ -62,9 +63,12 @@ func (s *Server) auditID() stage {
 
 func (s *Server) requestInfo() stage { return stage{begin: (*exchange).parse} }
 
-// parse determines verb and resource of the request, or answers 400.
+// parse determines verb, resource and query of the request, or answers 500.
 func (x *exchange) parse() bool {
 	info, err := request.Parse(x.r)
+	if errors.Is(err, request.ErrTooManyParameters) {
+		x.queryErr, err = err, nil
+	}
 	if err != nil {
 		x.forget()
 		internalError(x.w, x.r, fmt.Errorf("failed to create RequestInfo: %w", err))
@@ -72,6 +76,24 @@ func (x *exchange) parse() bool {
 	}
 	x.Info = info
 	return true
+}
+
+// refuseQuery is the stage that answers 400 to a request whose query cannot be parsed. It comes
+// before authentication, so that such a request costs little, and after what counts requests.
+func (s *Server) refuseQuery() stage {
+	return stage{begin: func(x *exchange) bool {
+		if x.queryErr != nil {
+			x.refuseBad(x.queryErr.Error())
+		}
+		return x.queryErr == nil
+	}}
+}
+
+// refuseBad answers 400 before the audit stage.
+func (x *exchange) refuseBad(why string) {
+	refused := apierrors.NewBadRequest(why)
+	x.refuse(refused.Error())
+	writeError(x.w, x.r, refused)
 }
 
 func (s *Server) cacheControl() stage {
@@ -113,12 +135,10 @@ func (s *Server) deadline() stage {
 // whose parameter timeout is invalid or zero.
 func (s *Server) setTimeout(x *exchange) bool {
 	timeout := s.RequestTimeout
-	if text, _ := request.Param(x.r.URL.RawQuery, "timeout"); text != "" {
+	if text := x.Query.Get("timeout"); text != "" {
 		asked, err := time.ParseDuration(text)
 		if err != nil {
-			refused := apierrors.NewBadRequest("invalid timeout specified in the request URL - " + err.Error())
-			x.refuse(refused.Error())
-			writeError(x.w, x.r, refused)
+			x.refuseBad("invalid timeout specified in the request URL - " + err.Error())
 			return false
 		}
 		if asked > 0 && asked < timeout {

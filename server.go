@@ -360,11 +360,11 @@ func (s *Server) route(x *exchange) {
 	}
 	// Most requests are for resources and skip the other paths.
 	if !x.IsResource {
-		if handler := s.pathHandler(x.r.URL.Path); handler != nil {
+		if handler := s.pathHandler(x.Path); handler != nil {
 			handler.ServeHTTP(x.w, x.r)
 			return
 		}
-	} else if strings.HasPrefix(x.r.URL.Path, "//") {
+	} else if strings.HasPrefix(x.Path, "//") {
 		// A path with a double slash is authorized as the resource it would be with one
 		// slash, but does not exist.
 		s.notFound(x)

@@ -18,6 +18,7 @@ import (
 	"github.com/apikeel/kelson/discovery"
 	"github.com/apikeel/kelson/internal/protect"
 	"github.com/apikeel/kelson/openapi"
+	"github.com/apikeel/kelson/request"
 )
 
 // This file fetches and keeps the discovery and OpenAPI documents of backends.
@@ -293,11 +294,11 @@ func (b *backend) serveDocument(w http.ResponseWriter, r *http.Request) {
 	}
 	// For an outdated hash the backend would redirect, which is not forwarded: the
 	// client gets the current document instead.
-	if hash := r.URL.Query().Get("hash"); hash != "" && !strings.Contains(a.openapi.Address, url.QueryEscape(hash)) {
-		r = r.Clone(r.Context())
-		r.URL.RawQuery = ""
+	query := request.QueryOf(r)
+	if hash := query.Get("hash"); hash != "" && !strings.Contains(a.openapi.Address, url.QueryEscape(hash)) {
+		query = request.Query{}
 	}
-	b.proxy(w, r)
+	b.proxyQuery(w, r, query)
 }
 
 // fetchSwagger reads the part of the OpenAPI v2 document about the group and version.

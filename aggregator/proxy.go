@@ -44,6 +44,11 @@ const (
 // only if the backend answers 101; any other answer to an upgrade closes the
 // connection. A redirect is an error: the client would follow it with its credentials.
 func (b *backend) proxy(w http.ResponseWriter, r *http.Request) {
+	b.proxyQuery(w, r, request.QueryOf(r))
+}
+
+// proxyQuery is proxy with another query.
+func (b *backend) proxyQuery(w http.ResponseWriter, r *http.Request, query request.Query) {
 	if !b.available.Load() {
 		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
 		return
@@ -67,10 +72,7 @@ func (b *backend) proxy(w http.ResponseWriter, r *http.Request) {
 	if req.Verb == request.Watch {
 		req.Started() // from here on the backend works: not counted as our latency
 	}
-	location := &url.URL{Scheme: "https", Host: target.Host, Path: r.URL.Path}
-	if r.URL.RawQuery != "" {
-		location.RawQuery = r.URL.Query().Encode()
-	}
+	location := &url.URL{Scheme: "https", Host: target.Host, Path: r.URL.Path, RawQuery: query.Encode()}
 	if hold := b.server.Hold; hold != nil && req.Verb == request.Watch {
 		// In the name of the one who asks: whoever may impersonate others must not use up theirs.
 		release := hold(req.Requestor(), watchMemory+int64(len(location.RawQuery)))

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/apikeel/kelson/storage/transfer"
@@ -184,9 +185,13 @@ func (c *control) makeBranch(w http.ResponseWriter, r *http.Request) error {
 	if !ok {
 		return errors.New("only the embedded store has branches")
 	}
+	query, err := request.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return err
+	}
 	c.branch.Lock()
 	defer c.branch.Unlock()
-	made, err := makeBranch(r.Context(), c.dir, store, r.URL.Query().Get("name"))
+	made, err := makeBranch(r.Context(), c.dir, store, query.Get("name"))
 	if err != nil {
 		return err
 	}

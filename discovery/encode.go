@@ -77,7 +77,7 @@ func matchesFormat(params map[string]string, name string, aggregated bool) bool 
 // isPretty reports whether JSON is indented: if asked for, or for curl, wget and
 // browsers.
 func isPretty(r *http.Request) bool {
-	if pretty := r.URL.Query().Get("pretty"); pretty != "" {
+	if pretty := request.QueryOf(r).Get("pretty"); pretty != "" {
 		yes, _ := strconv.ParseBool(pretty)
 		return yes
 	}

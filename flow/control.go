@@ -144,13 +144,13 @@ func New(cfg Config) *Control {
 }
 
 // Enter implements Limiter.
-func (c *Control) Enter(ctx context.Context, r *request.Request, query string, e *Entry) bool {
+func (c *Control) Enter(ctx context.Context, r *request.Request, e *Entry) bool {
 	if r.LongRunning() && r.Verb != request.Watch {
 		return true
 	}
 	s := c.table.Load().find(r)
 	e.control, e.request, e.schema = c, r, s
-	e.estimate = c.estimate(r, query, s)
+	e.estimate = c.estimate(r, s)
 	observe(s.observers().Seats, e.estimate.seats())
 	var flow uint64
 	if s.queues > 1 {
@@ -178,7 +178,7 @@ func (c *Control) Enter(ctx context.Context, r *request.Request, query string, e
 	c.Working.of(r.Verb).add(1, now)
 	e.admitted = true
 	if r.Verb == request.Watch {
-		e.watched, e.counted = c.watches.add(r, query)
+		e.watched, e.counted = c.watches.add(r)
 	}
 	return true
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/apikeel/kelson/request"
 )
 
 // Pages returns the handlers of the debug pages, by path.
@@ -74,7 +76,7 @@ func (c *Control) dumpQueues(rows *rows, _ *http.Request) {
 }
 
 func (c *Control) dumpRequests(rows *rows, r *http.Request) {
-	details := r.URL.Query().Get("includeRequestDetails") != ""
+	details := request.QueryOf(r).Get("includeRequestDetails") != ""
 	header := []string{"PriorityLevelName", "FlowSchemaName", "QueueIndex", "RequestIndexInQueue", "FlowDistingsher",
 		"ArriveTime", "InitialSeats", "FinalSeats", "AdditionalLatency", "StartTime"}
 	if details {

@@ -45,12 +45,12 @@ func (e *estimate) seats() int { return max(e.initial, e.final) }
 
 // estimate estimates the cost of a request. The level of the schema limits it to
 // maxSeats; 0 is no limit.
-func (c *Control) estimate(r *request.Request, query string, s *schema) estimate {
+func (c *Control) estimate(r *request.Request, s *schema) estimate {
 	limit := s.maxSeats
 	switch r.Verb {
 	case request.List, request.Watch:
 		if r.IsResource {
-			return estimate{initial: c.listSeats(r, query, limit)}
+			return estimate{initial: c.listSeats(r, limit)}
 		}
 	case request.Create, request.Update, request.Patch, request.Delete:
 		return c.writeSeats(r, limit, s.observers().Watches)
@@ -66,19 +66,17 @@ func capped(limit, most int) int64 {
 }
 
 // listSeats estimates lists, and watches that begin with a list.
-func (c *Control) listSeats(r *request.Request, query string, limit int) int {
-	page, err := number(query, "limit")
+func (c *Control) listSeats(r *request.Request, limit int) int {
+	page, err := number(r.Query, "limit")
 	if err == nil {
-		_, err = number(query, "timeoutSeconds")
+		_, err = number(r.Query, "timeoutSeconds")
 	}
 	if err != nil {
 		return int(capped(limit, maxListSeats)) // it will be refused; a bad request must not be cheaper
 	}
 	if r.Verb == request.Watch {
-		revision, _ := request.Param(query, "resourceVersion")
-		initial, wanted := request.Param(query, "sendInitialEvents")
-		wanted = wanted && initial != "0" && !strings.EqualFold(initial, "false")
-		if !wanted && revision != "" && revision != "0" {
+		revision := r.Query.Get("resourceVersion")
+		if !r.Query.Bool("sendInitialEvents") && revision != "" && revision != "0" {
 			return 1
 		}
 	}
@@ -101,8 +99,8 @@ func (c *Control) listSeats(r *request.Request, query string, limit int) int {
 }
 
 // number parses an integer query parameter, 0 if it is absent.
-func number(query, key string) (int64, error) {
-	text, ok := request.Param(query, key)
+func number(query request.Query, key string) (int64, error) {
+	text, ok := query.Lookup(key)
 	if !ok {
 		return 0, nil
 	}
@@ -138,8 +136,8 @@ type watches struct {
 type watched struct{ group, resource, namespace, name string }
 
 // add counts a watch, unless it gets only few of the events.
-func (w *watches) add(r *request.Request, query string) (what watched, counted bool) {
-	if r.Resource == "pods" && selectsNode(query) {
+func (w *watches) add(r *request.Request) (what watched, counted bool) {
+	if r.Resource == "pods" && selectsNode(r.Query) {
 		return watched{}, false
 	}
 	what = watched{r.Group, r.Resource, r.Namespace, r.Name}
@@ -180,8 +178,8 @@ func (w *watches) receivers(i *request.Info) int {
 }
 
 // selectsNode reports whether a watch of pods selects those of one node, as kubelets do.
-func selectsNode(query string) bool {
-	text, _ := request.Param(query, "fieldSelector")
+func selectsNode(query request.Query) bool {
+	text := query.Get("fieldSelector")
 	if !strings.Contains(text, "spec.nodeName") {
 		return false
 	}

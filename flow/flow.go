@@ -37,10 +37,9 @@ const (
 // Limiter admits requests, or refuses them.
 type Limiter interface {
 	// Enter waits until the server has room for a request and reports whether it is
-	// admitted; if so, Leave must be called when the request has ended. query is that
-	// of the URL. e must be zero except for its Client; it is filled in either case, and must not be
+	// admitted; if so, Leave must be called when the request has ended. e must be zero except for its Client; it is filled in either case, and must not be
 	// copied or used for another request.
-	Enter(ctx context.Context, r *request.Request, query string, e *Entry) bool
+	Enter(ctx context.Context, r *request.Request, e *Entry) bool
 }
 
 // Client is the client of a request that is executed.
@@ -97,7 +96,7 @@ func (f *InFlight) Peaks() (reading, writing int64) {
 }
 
 // Enter implements Limiter.
-func (f *InFlight) Enter(_ context.Context, r *request.Request, _ string, e *Entry) bool {
+func (f *InFlight) Enter(_ context.Context, r *request.Request, e *Entry) bool {
 	l := &f.writing
 	if ReadOnly(r.Verb) {
 		l = &f.reading

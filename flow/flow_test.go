@@ -85,7 +85,7 @@ func load(ctx context.Context, c *Control, running *sync.WaitGroup, user, group 
 		running.Go(func() {
 			for ctx.Err() == nil {
 				var e Entry
-				if !c.Enter(context.Background(), get(user, group), "", &e) {
+				if !c.Enter(context.Background(), get(user, group), &e) {
 					time.Sleep(time.Second)
 					continue
 				}
@@ -139,7 +139,7 @@ func TestGreed(t *testing.T) {
 			running.Go(func() {
 				for ctx.Err() == nil {
 					var e Entry
-					if c.Enter(ctx, list("greedy"), "", &e) {
+					if c.Enter(ctx, list("greedy"), &e) {
 						time.Sleep(500*time.Millisecond + time.Duration(i)*time.Millisecond)
 						e.Leave()
 					} else {
@@ -151,7 +151,7 @@ func TestGreed(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		for range 100 {
 			var e Entry
-			if !c.Enter(ctx, get("modest", "users"), "", &e) || e.Waited > 0 {
+			if !c.Enter(ctx, get("modest", "users"), &e) || e.Waited > 0 {
 				t.Errorf("a get has waited for %v", e.Waited)
 			}
 			time.Sleep(time.Millisecond)
@@ -159,7 +159,7 @@ func TestGreed(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		var e Entry
-		if !c.Enter(ctx, list("modest"), "", &e) || e.Waited > 900*time.Millisecond {
+		if !c.Enter(ctx, list("modest"), &e) || e.Waited > 900*time.Millisecond {
 			t.Errorf("a list has waited for %v", e.Waited)
 		}
 		e.Leave()
@@ -206,7 +206,7 @@ func TestRefusal(t *testing.T) {
 		var inside []*Entry
 		for range seats {
 			e := &Entry{}
-			if !c.Enter(t.Context(), get("u", "users"), "", e) {
+			if !c.Enter(t.Context(), get("u", "users"), e) {
 				t.Fatal("refused although there is a seat")
 			}
 			inside = append(inside, e)
@@ -219,7 +219,7 @@ func TestRefusal(t *testing.T) {
 				ctx, cancel := context.WithTimeout(context.Background(), 8*time.Second)
 				defer cancel()
 				var e Entry
-				if c.Enter(ctx, get("u", "users"), "", &e) {
+				if c.Enter(ctx, get("u", "users"), &e) {
 					t.Error("let in although there is no seat")
 				}
 				if waited := time.Since(begin); waited != 2*time.Second {
@@ -229,7 +229,7 @@ func TestRefusal(t *testing.T) {
 		}
 		synctest.Wait()
 		var e Entry
-		if c.Enter(t.Context(), get("u", "users"), "", &e) || e.RetryAfter != 1 || time.Since(begin) != 0 {
+		if c.Enter(t.Context(), get("u", "users"), &e) || e.RetryAfter != 1 || time.Since(begin) != 0 {
 			t.Errorf("a full queue takes one more: %d, after %v", e.RetryAfter, time.Since(begin))
 		}
 		h := http.Header{}
@@ -239,7 +239,7 @@ func TestRefusal(t *testing.T) {
 		}
 		// Administrators do not wait.
 		var admin Entry
-		if !c.Enter(t.Context(), get("admin", "system:masters"), "", &admin) {
+		if !c.Enter(t.Context(), get("admin", "system:masters"), &admin) {
 			t.Error("an administrator was refused")
 		}
 		admin.Leave()
@@ -249,7 +249,7 @@ func TestRefusal(t *testing.T) {
 		// meanwhile is let in.
 		var late Entry
 		running.Go(func() {
-			if !c.Enter(context.Background(), get("u", "users"), "", &late) {
+			if !c.Enter(context.Background(), get("u", "users"), &late) {
 				t.Error("refused although a seat was free in time")
 			}
 			late.Leave()
@@ -260,12 +260,12 @@ func TestRefusal(t *testing.T) {
 		running.Wait()
 		// A client that hangs up is not waited for.
 		ctx, cancel := context.WithCancel(context.Background())
-		if !c.Enter(ctx, get("u", "users"), "", inside[0]) {
+		if !c.Enter(ctx, get("u", "users"), inside[0]) {
 			t.Error("refused although there is a seat")
 		}
 		running.Go(func() {
 			var e Entry
-			if c.Enter(ctx, get("u", "users"), "", &e) {
+			if c.Enter(ctx, get("u", "users"), &e) {
 				t.Error("let in although there is no seat")
 			}
 		})
@@ -295,7 +295,7 @@ func TestQueuesAreBounded(t *testing.T) {
 		for range requests {
 			running.Go(func() {
 				var e Entry
-				if c.Enter(ctx, get("greedy", "users"), "", &e) {
+				if c.Enter(ctx, get("greedy", "users"), &e) {
 					<-ctx.Done()
 					e.Leave()
 				}
@@ -310,7 +310,7 @@ func TestQueuesAreBounded(t *testing.T) {
 			t.Errorf("%d requests were refused, %d wait and %d work, want %d together", refused, l.waiting, l.working, requests)
 		}
 		var newcomer Entry
-		if !c.Enter(t.Context(), get("other", "users"), "", &newcomer) || newcomer.Waited > 0 {
+		if !c.Enter(t.Context(), get("other", "users"), &newcomer) || newcomer.Waited > 0 {
 			t.Error("a newcomer has to wait")
 		}
 		newcomer.Leave()
@@ -369,7 +369,7 @@ func TestQuiescing(t *testing.T) {
 		var running sync.WaitGroup
 		running.Go(func() { c.Run(ctx) })
 		var e Entry
-		if !c.Enter(ctx, get("u", "users"), "", &e) {
+		if !c.Enter(ctx, get("u", "users"), &e) {
 			t.Fatal("refused")
 		}
 		c.apply(false, []resource.Change{{Object: old, Deleted: true}})
@@ -378,7 +378,7 @@ func TestQuiescing(t *testing.T) {
 		}
 		// Its schema points nowhere: the next one has its requests.
 		var other Entry
-		if !c.Enter(ctx, get("u", "users"), "", &other) || other.schema.name != "catch-all" {
+		if !c.Enter(ctx, get("u", "users"), &other) || other.schema.name != "catch-all" {
 			t.Errorf("it belongs to %v", other.schema)
 		}
 		other.Leave()
@@ -450,7 +450,7 @@ func TestInFlight(t *testing.T) {
 		e    *Entry
 		want bool
 	}{{get("u", "users"), &first, true}, {get("u", "users"), &second, false}, {log, &watch, true}, {create, &write, true}, {get("a", request.Masters), &admin, true}} {
-		if got := f.Enter(t.Context(), tt.r, "", tt.e); got != tt.want {
+		if got := f.Enter(t.Context(), tt.r, tt.e); got != tt.want {
 			t.Errorf("%s of %s: %v", tt.r.Verb, tt.r.User.Name, got)
 		}
 	}
@@ -459,7 +459,7 @@ func TestInFlight(t *testing.T) {
 	}
 	admin.Leave()
 	first.Leave()
-	if !f.Enter(t.Context(), get("u", "users"), "", &second) {
+	if !f.Enter(t.Context(), get("u", "users"), &second) {
 		t.Error("the place is not free again")
 	}
 }
@@ -492,7 +492,7 @@ func TestStalledRequestsAreCutOff(t *testing.T) {
 			if i > 0 {
 				e.Client = reads
 			}
-			if !c.Enter(t.Context(), get("slow", "users"), "", e) {
+			if !c.Enter(t.Context(), get("slow", "users"), e) {
 				t.Fatal("a request has no seat")
 			}
 			held = append(held, e)
@@ -503,7 +503,7 @@ func TestStalledRequestsAreCutOff(t *testing.T) {
 			held[0].Leave()
 		}()
 		began, waits := time.Now(), Entry{}
-		if !c.Enter(t.Context(), get("quick", "users"), "", &waits) {
+		if !c.Enter(t.Context(), get("quick", "users"), &waits) {
 			t.Fatal("the seat of a client that does not read is not given to another")
 		}
 		if waited := time.Since(began); waited != stallPatience {

@@ -209,7 +209,8 @@ func TestEstimate(t *testing.T) {
 		{list("pods", "", "watch"), "", 0, 10},
 		{list("pods", "p", "get"), "", 0, 1},
 	} {
-		if got := c.estimate(tt.r, tt.query, &schema{maxSeats: tt.limit, observers: unobserved}); got.seats() != tt.want || got.after != 0 {
+		tt.r.Query, _ = request.ParseQuery(tt.query)
+		if got := c.estimate(tt.r, &schema{maxSeats: tt.limit, observers: unobserved}); got.seats() != tt.want || got.after != 0 {
 			t.Errorf("%s %s?%s: %+v", tt.r.Verb, tt.r.Resource, tt.query, got)
 		}
 	}
@@ -218,11 +219,12 @@ func TestEstimate(t *testing.T) {
 // Who writes what many watch has seats for longer than the answer takes.
 func TestWatches(t *testing.T) {
 	c := New(Config{})
-	watch := func(namespace, query string, n int) (entries []*Entry) {
+	watch := func(namespace, text string, n int) (entries []*Entry) {
+		query, _ := request.ParseQuery(text)
 		for range n {
 			e := &Entry{}
-			r := &request.Request{Info: request.Info{IsResource: true, Verb: request.Watch, Resource: "pods", Namespace: namespace}, User: request.User{Groups: []string{request.Masters}}}
-			if !c.Enter(context.Background(), r, query, e) {
+			r := &request.Request{Info: request.Info{IsResource: true, Verb: request.Watch, Resource: "pods", Namespace: namespace, Query: query}, User: request.User{Groups: []string{request.Masters}}}
+			if !c.Enter(context.Background(), r, e) {
 				t.Fatal("refused")
 			}
 			e.Release()
@@ -235,17 +237,17 @@ func TestWatches(t *testing.T) {
 		t.Error("watches that have begun count as requests")
 	}
 	write := &request.Request{Info: request.Info{IsResource: true, Verb: request.Create, Resource: "pods", Namespace: "d"}}
-	if got, want := c.estimate(write, "", &schema{observers: unobserved}), (estimate{1, 3, 5 * time.Millisecond}); got != want {
+	if got, want := c.estimate(write, &schema{observers: unobserved}), (estimate{1, 3, 5 * time.Millisecond}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got, want := c.estimate(write, "", &schema{maxSeats: 2, observers: unobserved}), (estimate{1, 2, 7500 * time.Microsecond}); got != want {
+	if got, want := c.estimate(write, &schema{maxSeats: 2, observers: unobserved}), (estimate{1, 2, 7500 * time.Microsecond}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	for _, e := range all {
 		e.Leave()
 		e.Leave()
 	}
-	if got := c.estimate(write, "", &schema{observers: unobserved}); got.after != 0 || len(c.watches.by) != 0 || c.watches.all.Load() != 0 {
+	if got := c.estimate(write, &schema{observers: unobserved}); got.after != 0 || len(c.watches.by) != 0 || c.watches.all.Load() != 0 {
 		t.Errorf("got %+v; %v", got, c.watches.by)
 	}
 }
@@ -265,7 +267,7 @@ func benchmark(b *testing.B, groups ...string) {
 	b.ReportAllocs()
 	for b.Loop() {
 		var e Entry
-		if !c.Enter(ctx, r, "", &e) {
+		if !c.Enter(ctx, r, &e) {
 			b.Fatal("refused")
 		}
 		e.Leave()

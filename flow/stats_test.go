@@ -29,13 +29,13 @@ func TestStats(t *testing.T) {
 			return all[slices.IndexFunc(all, func(l LevelStats) bool { return l.Name == "level" })]
 		}
 		var first, second Entry
-		if !c.Enter(t.Context(), get("a", "users"), "", &first) {
+		if !c.Enter(t.Context(), get("a", "users"), &first) {
 			t.Fatal("refused")
 		}
 		done := make(chan bool)
 		write := get("b", "users")
 		write.Verb = request.Create
-		go func() { done <- c.Enter(t.Context(), write, "", &second) }()
+		go func() { done <- c.Enter(t.Context(), write, &second) }()
 		synctest.Wait()
 		now := level()
 		if now.Nominal != 1 || now.Schemas[0].Waiting != 1 || now.Schemas[0].SeatsWaiting != 1 || now.Schemas[0].Seats != 1 || now.Schemas[0].NoRoom > 0 {

@@ -119,7 +119,7 @@ func (p *Pages) hold(ctx context.Context, q *question, single bool) (release fun
 // question is what a request asks.
 type question struct {
 	user    *request.User
-	query   map[string][]string
+	query   request.Query
 	catalog *resource.Catalog
 	served  *resource.Served // nil asks for all resources
 	backend storage.Backend
@@ -133,15 +133,12 @@ type question struct {
 }
 
 func (q *question) get(name string) string {
-	if values := q.query[name]; len(values) > 0 {
-		return values[0]
-	}
-	return ""
+	return q.query.Get(name)
 }
 
 // parse reads the parameters that all pages have.
 func (p *Pages) parse(r *http.Request) (*question, error) {
-	query := r.URL.Query()
+	query := request.QueryOf(r)
 	q := &question{user: &request.From(r.Context()).User, query: query, catalog: p.Catalog(), namespace: query.Get("namespace"), name: query.Get("name"), limit: defaultLimit}
 	if name := query.Get("resource"); name != "" {
 		served, ok := q.catalog.Lookup(query.Get("group"), query.Get("version"), name)

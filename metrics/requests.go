@@ -182,7 +182,7 @@ func (k key) labels() []string {
 
 // key returns the labels of a request.
 func (m *Requests) key(h *http.Request, r *request.Request) key {
-	k := key{verb: Verb(h, &r.Info), dryRun: dryRun(h)}
+	k := key{verb: Verb(h, &r.Info), dryRun: dryRun(&r.Info)}
 	switch {
 	case !r.IsResource:
 		k.path(r.Path)
@@ -258,11 +258,8 @@ func scope(i *request.Info) string {
 	return "cluster"
 }
 
-func dryRun(h *http.Request) string {
-	if !strings.Contains(h.URL.RawQuery, "dryRun") {
-		return ""
-	}
-	switch value, _ := request.Param(h.URL.RawQuery, "dryRun"); value {
+func dryRun(i *request.Info) string {
+	switch value := i.Query.Get("dryRun"); value {
 	case "", "All":
 		return value
 	}

@@ -24,6 +24,7 @@ import (
 
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/openapi/internal/pack"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -277,7 +278,7 @@ func (h *Handler) serveV3(w http.ResponseWriter, r *http.Request, name string) {
 	}
 	w.Header().Set("Content-Type", "application/"+subtype)
 	w.Header().Set("Etag", strconv.Quote(a.hash))
-	if hash := r.URL.Query().Get("hash"); hash != "" {
+	if hash := request.QueryOf(r).Get("hash"); hash != "" {
 		if hash != a.hash {
 			http.Redirect(w, r, address(name, a.hash), http.StatusMovedPermanently)
 			return

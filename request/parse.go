@@ -3,7 +3,6 @@ package request
 import (
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 
@@ -24,12 +23,22 @@ import (
 //	   namespaces[/{name}[/status|finalize]]
 //	   watch/… or proxy/… in front of any of them
 //
-// With an error, Info holds what was understood before it.
+// With an error, Info holds what was understood before it; with ErrTooManyParameters that is
+// all but the query.
 func Parse(r *http.Request) (Info, error) {
-	info := Info{Path: r.URL.Path, Verb: lowerMethod(r.Method)}
+	query, tooMany := ParseQuery(r.URL.RawQuery)
+	info := Info{Path: r.URL.Path, Verb: lowerMethod(r.Method), Query: query}
+	if err := info.parsePath(r); err != nil {
+		return info, err
+	}
+	return info, tooMany
+}
+
+// parsePath parses the path and what the query makes of the verb.
+func (info *Info) parsePath(r *http.Request) error {
 	rest, isAPI := strings.CutPrefix(strings.Trim(r.URL.Path, "/"), "api")
 	if !isAPI {
-		return info, nil
+		return nil
 	}
 	// rest begins with the slash after api or apis.
 	wanted := 2 // path segments: version and resource
@@ -37,11 +46,11 @@ func Parse(r *http.Request) (Info, error) {
 		rest, wanted = rest[1:], 3
 	}
 	if !strings.HasPrefix(rest, "/") {
-		return info, nil
+		return nil
 	}
 	parts := strings.Split(rest[1:], "/")
 	if len(parts) < wanted {
-		return info, nil
+		return nil
 	}
 	if wanted == 3 {
 		info.Group, parts = parts[0], parts[1:]
@@ -51,7 +60,7 @@ func Parse(r *http.Request) (Info, error) {
 
 	if parts[0] == Watch || parts[0] == "proxy" {
 		if len(parts) < 2 {
-			return info, fmt.Errorf("unable to determine kind and namespace from url, %v", r.URL)
+			return fmt.Errorf("unable to determine kind and namespace from url, %v", r.URL)
 		}
 		info.Verb, parts = parts[0], parts[1:]
 	} else {
@@ -78,12 +87,12 @@ func Parse(r *http.Request) (Info, error) {
 	if info.Name == "" {
 		switch info.Verb {
 		case Get:
-			info.Verb, info.Name = listOrWatch(r.URL.RawQuery)
+			info.Verb, info.Name = listOrWatch(info.Query)
 		case Delete:
 			info.Verb = DeleteCollection
 		}
 	}
-	return info, nil
+	return nil
 }
 
 // LongRunning reports whether a request may last as long as the client wants: it has no
@@ -128,17 +137,13 @@ func lowerMethod(method string) string {
 
 // listOrWatch returns list or watch, and the name if a field selector selects exactly
 // one object: whoever may read one object may list and watch it.
-func listOrWatch(query string) (verb, name string) {
+func listOrWatch(query Query) (verb, name string) {
 	verb = List
-	if value, ok := Param(query, "watch"); ok {
-		switch strings.ToLower(value) {
-		case "false", "0":
-		default:
-			verb = Watch
-		}
+	if query.Bool("watch") {
+		verb = Watch
 	}
-	selector, ok := Param(query, "fieldSelector")
-	if !ok || !strings.Contains(selector, "metadata.name") {
+	selector := query.Get("fieldSelector")
+	if !strings.Contains(selector, "metadata.name") {
 		return verb, ""
 	}
 	// A request with options that cannot be parsed is refused later; until then it
@@ -147,7 +152,7 @@ func listOrWatch(query string) (verb, name string) {
 	if err != nil || !readableListOptions(query) {
 		return verb, ""
 	}
-	name, ok = parsed.RequiresExactMatch("metadata.name")
+	name, ok := parsed.RequiresExactMatch("metadata.name")
 	if !ok || len(content.IsPathSegmentName(name)) > 0 {
 		return verb, ""
 	}
@@ -155,43 +160,20 @@ func listOrWatch(query string) (verb, name string) {
 }
 
 // readableListOptions reports whether the list options can be parsed.
-func readableListOptions(query string) bool {
+func readableListOptions(query Query) bool {
 	for _, key := range []string{"limit", "timeoutSeconds"} {
-		if value, ok := Param(query, key); ok {
+		if value, ok := query.Lookup(key); ok {
 			if _, err := strconv.ParseInt(value, 10, 64); err != nil {
 				return false
 			}
 		}
 	}
-	if value, ok := Param(query, "labelSelector"); ok {
+	if value, ok := query.Lookup("labelSelector"); ok {
 		if _, err := labels.Parse(value); err != nil {
 			return false
 		}
 	}
 	return true
-}
-
-// Param returns the first value of a query parameter, like url.ParseQuery, but without
-// allocating a map.
-func Param(query, key string) (value string, ok bool) {
-	for query != "" {
-		var pair string
-		pair, query, _ = strings.Cut(query, "&")
-		// Avoids unescaping most pairs.
-		if len(pair) < len(key) || pair[0] != key[0] && pair[0] != '%' || strings.Contains(pair, ";") {
-			continue
-		}
-		k, v, _ := strings.Cut(pair, "=")
-		if k != key {
-			if unescaped, err := url.QueryUnescape(k); err != nil || unescaped != key {
-				continue
-			}
-		}
-		if v, err := url.QueryUnescape(v); err == nil {
-			return v, true
-		}
-	}
-	return "", false
 }
 
 // AcceptsGzip reports whether a client names gzip among the codings that it accepts.

@@ -5,7 +5,6 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"reflect"
-	"strings"
 	"testing"
 )
 
@@ -184,24 +183,6 @@ func TestLongRunning(t *testing.T) {
 			t.Errorf("%s: got %v, %v; want %v", path, got, err, want)
 		}
 	}
-}
-
-// FuzzParam compares with the parser of the standard library.
-func FuzzParam(f *testing.F) {
-	f.Add("watch=1&limit=5&watch=0", "watch")
-	f.Add("a=1&w%61tch=%zz&watch=a+b%20c", "watch")
-	f.Add("watch;=1&=x&&watch", "watch")
-	f.Fuzz(func(t *testing.T, query, key string) {
-		if key == "" || strings.ContainsAny(key, "%+ ;&=") {
-			t.Skip("keys are words of this program")
-		}
-		all, _ := url.ParseQuery(query)
-		values, want := all[key]
-		got, ok := Param(query, key)
-		if ok != want || ok && got != values[0] {
-			t.Errorf("Param(%q, %q) = %q, %v; want %q", query, key, got, ok, values)
-		}
-	})
 }
 
 // FuzzParse looks for panics, and for names that do not come from the path.

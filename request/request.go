@@ -46,7 +46,7 @@ const Masters = "system:masters"
 // IsAdministrator reports whether the user is in the group Masters.
 func (u *User) IsAdministrator() bool { return slices.Contains(u.Groups, Masters) }
 
-// Info is what a request asks for, parsed from its path and method.
+// Info is what a request asks for, parsed from its path, query and method.
 type Info struct {
 	// IsResource is true for resources below /api and /apis.
 	IsResource bool
@@ -62,6 +62,8 @@ type Info struct {
 	// Parts are the path segments after the namespace: resource, name,
 	// subresource and whatever follows it.
 	Parts []string
+	// Query has the parameters of the URL.
+	Query Query
 }
 
 // Request is the state of a request in the server. Except where a field says otherwise,

@@ -2,7 +2,6 @@ package rest
 
 import (
 	"github.com/apikeel/kelson/admission"
-	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -93,9 +92,5 @@ func (s *scope) dryRun() []string {
 }
 
 func (s *scope) param(name string) string {
-	if s.r == nil {
-		return ""
-	}
-	v, _ := request.Param(s.r.URL.RawQuery, name)
-	return v
+	return s.req.Query.Get(name)
 }

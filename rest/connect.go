@@ -44,7 +44,7 @@ func (s *scope) connect() error {
 			return err
 		}
 	}
-	query := s.r.URL.Query()
+	query := s.req.Query.Values()
 	if !c.Text && len(query["dryRun"]) > 0 {
 		return apierrors.NewBadRequest("dryRun is not supported")
 	}

@@ -228,7 +228,7 @@ func metaKind(kind schema.GroupVersionKind) bool {
 }
 
 func (s *scope) deleteParameters(opts *metav1.DeleteOptions) error {
-	q := s.r.URL.Query()
+	q := s.req.Query
 	if q.Has("gracePeriodSeconds") {
 		n, err := parseInt(q, "gracePeriodSeconds")
 		if err != nil {
@@ -237,16 +237,16 @@ func (s *scope) deleteParameters(opts *metav1.DeleteOptions) error {
 		opts.GracePeriodSeconds = &n
 	}
 	if q.Has("orphanDependents") {
-		b := parseBool(q, "orphanDependents")
+		b := q.Bool("orphanDependents")
 		opts.OrphanDependents = &b
 	}
 	if q.Has("propagationPolicy") {
 		p := metav1.DeletionPropagation(q.Get("propagationPolicy"))
 		opts.PropagationPolicy = &p
 	}
-	opts.DryRun = q["dryRun"]
+	opts.DryRun = q.All("dryRun")
 	if q.Has("ignoreStoreReadErrorWithClusterBreakingPotential") {
-		b := parseBool(q, "ignoreStoreReadErrorWithClusterBreakingPotential")
+		b := q.Bool("ignoreStoreReadErrorWithClusterBreakingPotential")
 		opts.IgnoreStoreReadErrorWithClusterBreakingPotential = &b
 	}
 	uid, version := types.UID(q.Get("uid")), q.Get("resourceVersion")

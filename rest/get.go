@@ -23,8 +23,8 @@ func (s *scope) get() error {
 	if err := s.checkName(); err != nil {
 		return err
 	}
-	q := s.r.URL.Query()
-	if parseBool(q, "export") {
+	q := s.req.Query
+	if q.Bool("export") {
 		return apierrors.NewBadRequest("the export parameter, deprecated since v1.14, is no longer supported")
 	}
 	text := q.Get("resourceVersion")

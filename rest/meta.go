@@ -45,9 +45,8 @@ func errNoName() error { return apierrors.NewBadRequest("Name parameter required
 func (s *scope) writeOptions(kind string, errs ...*field.Error) error {
 	var manager, validation string
 	var dry []string
-	if s.r.URL.RawQuery != "" {
-		q := s.r.URL.Query()
-		manager, dry, validation = q.Get("fieldManager"), q["dryRun"], q.Get("fieldValidation")
+	if q := s.req.Query; !q.IsEmpty() {
+		manager, dry, validation = q.Get("fieldManager"), q.All("dryRun"), q.Get("fieldValidation")
 		errs = append(errs, metavalidation.ValidateFieldManager(manager, field.NewPath("fieldManager"))...)
 		errs = append(errs, metavalidation.ValidateDryRun(field.NewPath("dryRun"), dry)...)
 		errs = append(errs, metavalidation.ValidateFieldValidation(field.NewPath("fieldValidation"), validation)...)

@@ -5,13 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"net/url"
 	"path"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/apikeel/kelson/internal/problems"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest/shard"
 	"github.com/apikeel/kelson/store"
@@ -42,7 +42,7 @@ type listOptions struct {
 
 // listOptions reads the parameters of the request.
 func (s *scope) listOptions(watch bool) (o listOptions, err error) {
-	q := s.r.URL.Query()
+	q := s.req.Query
 	bad := func(e error) {
 		if err == nil && e != nil {
 			err = apierrors.NewBadRequest(e.Error())
@@ -60,9 +60,9 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 	o.continueToken = q.Get("continue")
 	o.revisionText = q.Get("resourceVersion")
 	o.match = metav1.ResourceVersionMatch(q.Get("resourceVersionMatch"))
-	o.bookmarks = parseBool(q, "allowWatchBookmarks")
+	o.bookmarks = q.Bool("allowWatchBookmarks")
 	if q.Has("sendInitialEvents") {
-		b := parseBool(q, "sendInitialEvents")
+		b := q.Bool("sendInitialEvents")
 		o.initialEvents = &b
 	}
 	if err != nil {
@@ -124,20 +124,12 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 	return o, err
 }
 
-func parseInt(q url.Values, name string) (int64, error) {
-	if !q.Has(name) {
+func parseInt(q request.Query, name string) (int64, error) {
+	text, ok := q.Lookup(name)
+	if !ok {
 		return 0, nil
 	}
-	return strconv.ParseInt(q.Get(name), 10, 64)
-}
-
-// parseBool reads a parameter as Kubernetes does: there, and not false or 0.
-func parseBool(q url.Values, name string) bool {
-	v, ok := q[name]
-	if !ok || len(v) == 0 {
-		return false
-	}
-	return v[0] != "0" && !strings.EqualFold(v[0], "false")
+	return strconv.ParseInt(text, 10, 64)
 }
 
 // validate checks which parameters go together. noInitial is Handler.NoInitialEvents.

@@ -121,7 +121,7 @@ func (s *scope) patchType() (types.PatchType, error) {
 
 // patchOptions reads the parameters of a patch.
 func (s *scope) patchOptions(kind types.PatchType) error {
-	q := s.r.URL.Query()
+	q := s.req.Query
 	var errs field.ErrorList
 	if kind == types.ApplyYAMLPatchType || kind == types.ApplyCBORPatchType {
 		if q.Get("fieldManager") == "" {
@@ -293,7 +293,7 @@ func (s *scope) apply(body []byte) error {
 	if s.h.Owners == nil {
 		return errUnsupportedMedia("application/json-patch+json, application/merge-patch+json")
 	}
-	force := parseBool(s.r.URL.Query(), "force")
+	force := s.req.Query.Bool("force")
 	merge := func(live resource.Object) (resource.Object, error) {
 		obj, err := s.h.Owners.Apply(s.served, s.req.Subresource, live, body, s.req.FieldManager, force, s.req.Received)
 		if err != nil {

@@ -190,7 +190,7 @@ func (s *scope) readInclude() error {
 	if s.req.Audit != nil {
 		s.enc.Decode = s.decode // which tells how long it takes
 	}
-	switch v, _ := request.Param(s.r.URL.RawQuery, "includeObject"); v {
+	switch v := s.req.Query.Get("includeObject"); v {
 	case "", "Metadata":
 		s.enc.Include = wire.IncludeMetadata
 	case "None":

@@ -187,7 +187,7 @@ func wantsUnconverted(params map[string]string, media string) bool {
 // Pretty reports whether JSON is indented: if asked for, or for curl, wget and
 // browsers.
 func Pretty(r *http.Request) bool {
-	if value, _ := request.Param(r.URL.RawQuery, "pretty"); value != "" {
+	if value := request.QueryOf(r).Get("pretty"); value != "" {
 		pretty, _ := strconv.ParseBool(value)
 		return pretty
 	}

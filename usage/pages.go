@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/status"
 )
 
@@ -25,7 +26,7 @@ const (
 // ServeTop returns the page of Top.
 func (m *Meter) ServeTop(viewer func(r *http.Request) Viewer) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		q, err := ParseQuery(r.URL.Query())
+		q, err := ParseQuery(request.QueryOf(r).Values())
 		var top *Top
 		if err == nil {
 			top, err = m.Top(q, viewer(r))

@@ -50,7 +50,7 @@ type Admission struct {
 // the write.
 func (p *Pages) admission(ctx context.Context, r *http.Request) (any, error) {
 	asker := &request.From(r.Context()).User
-	query := r.URL.Query()
+	query := request.QueryOf(r)
 	write, err := p.target(query.Get("path"), query.Get("method"))
 	if err != nil {
 		return nil, err

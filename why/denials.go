@@ -221,7 +221,7 @@ type Denied struct {
 
 // denials is the page DenialsPath.
 func (p *Pages) denials(ctx context.Context, r *http.Request) (any, error) {
-	user := r.URL.Query().Get("user")
+	user := request.QueryOf(r).Get("user")
 	asker := &request.From(r.Context()).User
 	s := &sight{authorizer: p.Authorizer, user: asker}
 	switch {

@@ -277,7 +277,7 @@ func document(object any) (string, error) {
 
 // questionOf reads the parameters of a request.
 func questionOf(r *http.Request) (q Question, err error) {
-	query := r.URL.Query()
+	query := request.QueryOf(r)
 	for name, to := range map[string]*string{
 		"user": &q.User, "verb": &q.Verb, "path": &q.Path, "group": &q.Group, "resource": &q.Resource, "subresource": &q.Subresource,
 		"namespace": &q.Namespace, "name": &q.Name, "fieldSelector": &q.FieldSelector, "labelSelector": &q.LabelSelector,
@@ -286,7 +286,7 @@ func questionOf(r *http.Request) (q Question, err error) {
 			return q, apierrors.NewBadRequest(fmt.Sprintf("%s has more than %d bytes", name, maxText))
 		}
 	}
-	q.Groups = query["groups"]
+	q.Groups = query.All("groups")
 	if len(q.Groups) > maxGroups || slices.ContainsFunc(q.Groups, func(g string) bool { return len(g) > maxText }) {
 		return q, apierrors.NewBadRequest(fmt.Sprintf("there are more than %d groups, or one has more than %d bytes", maxGroups, maxText))
 	}

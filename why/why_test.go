@@ -66,7 +66,11 @@ func (oneNode) WhoCan(_ context.Context, _ *authz.Attributes, found func(authz.G
 func get(t *testing.T, p *Pages, user request.User, path string, query url.Values, answer any) int {
 	t.Helper()
 	r := httptest.NewRequest(http.MethodGet, path+"?"+query.Encode(), nil)
-	r = r.WithContext(request.With(t.Context(), &request.Request{User: user}))
+	info, err := request.Parse(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r = r.WithContext(request.With(t.Context(), &request.Request{User: user, Info: info}))
 	w := httptest.NewRecorder()
 	p.Handlers()[path].ServeHTTP(w, r)
 	if w.Code == http.StatusOK {
