@@ -29,6 +29,9 @@ func (c Config) Run(ctx context.Context) error {
 	if err := c.complete(); err != nil {
 		return err
 	}
+	if err := c.checkOwner(); err != nil {
+		return err
+	}
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
 	store, err := c.open(ctx)

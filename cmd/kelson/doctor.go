@@ -40,7 +40,9 @@ const (
 	leastSpace   = 64 << 20
 	littleSpace  = 1 << 30
 	littleMemory = 128 << 20
-	fewFiles     = 4096
+	// shownUnsafe is how many files that others can change are named.
+	shownUnsafe = 20
+	fewFiles    = 4096
 	// clockTolerance is how far files may be in the future.
 	clockTolerance = time.Minute
 	// answerTimeout is how long a running server has to answer.
@@ -161,8 +163,15 @@ func (d *doctor) checkFolder() {
 		return
 	}
 	found := len(d.findings)
-	if mode := info.Mode().Perm(); mode&0o022 != 0 {
-		d.find(name, problem, "chmod 700 "+d.dataDir, "others can write to %s (mode %04o), and it holds keys", d.dataDir, mode)
+	for i, unsafe := range controlplane.FindUnsafe(d.dataDir, true) {
+		if i == shownUnsafe {
+			d.find(name, problem, "look at the owners and modes of all files in it", "there are more files that others can change")
+			break
+		}
+		d.find(name, problem, unsafe.Remedy, "%s %s", unsafe.Path, unsafe.Reason)
+	}
+	if !isOwner(info) {
+		d.find(name, warning, "run the server as its owner, or, if you trust what is in it: chown -R", "%s belongs to another user: a server of this one refuses it", d.dataDir)
 	}
 	if file, err := os.CreateTemp(d.dataDir, ".doctor-*"); err != nil {
 		d.find(name, problem, "make the user of the server its owner, and mount the disk for writing", "%s cannot be written to: %v", d.dataDir, errors.Unwrap(err))

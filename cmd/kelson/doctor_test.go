@@ -66,7 +66,7 @@ func TestDoctorOfAnotherUser(t *testing.T) {
 	}
 	dir := t.TempDir()
 	store := controlplane.StoreDir(dir)
-	if err := errors.Join(os.MkdirAll(store, 0o700), os.Chown(store, 65534, 65534)); err != nil {
+	if err := errors.Join(os.MkdirAll(store, 0o700), os.Chown(store, 65534, 65534), os.Chown(dir, 65534, 65534)); err != nil {
 		t.Fatal(err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -129,7 +129,7 @@ func TestDoctorFindsFaults(t *testing.T) {
 
 	do(os.MkdirAll(in("open"), 0o700))
 	do(os.Chmod(in("open"), 0o777))
-	examine(t, exitError, in("open")).want(t, "data folder", problem, "others can write to")
+	examine(t, exitError, in("open")).want(t, "data folder", problem, "writable by all")
 
 	now := time.Now()
 	writeAuthority(t, in("ended"), now.Add(-48*time.Hour), now.Add(-24*time.Hour))
