@@ -278,7 +278,7 @@ func (p *Pages) mayRead(ctx context.Context, q *question, s *resource.Served, na
 		User: q.user, Verb: request.Get, IsResource: true, Group: s.GroupVersion.Group, Version: s.GroupVersion.Version,
 		Resource: s.Definition.Resource, Namespace: namespace, Name: name,
 	}
-	if !s.Definition.Namespaced && s.Definition.Group == "" && s.Definition.Resource == "namespaces" {
+	if isNamespaces(s) {
 		a.Namespace = name // as a request for a namespace has it
 	}
 	if name != "" {
@@ -291,6 +291,11 @@ func (p *Pages) mayRead(ctx context.Context, q *question, s *resource.Served, na
 	}
 	a.Verb = request.List
 	return authz.Check(ctx, p.Authorizer, &a)
+}
+
+// isNamespaces reports whether a resource is that of the namespaces themselves.
+func isNamespaces(s *resource.Served) bool {
+	return s.Definition.Group == "" && s.Definition.Resource == "namespaces"
 }
 
 // part is a resource that an answer covers, with the prefix of the keys that it covers.
@@ -325,7 +330,7 @@ func (p *Pages) parts(ctx context.Context, q *question) (parts []part, hidden []
 		if err := p.mayRead(ctx, q, q.served, q.namespace, q.name); err != nil {
 			return nil, nil, err
 		}
-		return []part{newPart(q.served, q.namespace, q.name)}, nil, p.setFloor(ctx, q, q.served)
+		return []part{newPart(q.served, q.namespace, q.name)}, nil, p.setFloor(ctx, q, q.served, q.namespace, q.name)
 	}
 	seen := map[string]bool{}
 	for _, def := range q.catalog.Definitions() {
@@ -336,7 +341,7 @@ func (p *Pages) parts(ctx context.Context, q *question) (parts []part, hidden []
 		seen[def.StorageKey] = true
 		namespace, name := q.namespace, ""
 		if q.namespace != "" && !def.Namespaced {
-			if def.Group != "" || def.Resource != "namespaces" {
+			if !isNamespaces(s) {
 				continue
 			}
 			namespace, name = "", q.namespace
@@ -345,23 +350,24 @@ func (p *Pages) parts(ctx context.Context, q *question) (parts []part, hidden []
 			hidden = append(hidden, s.GroupVersionResource().GroupResource().String())
 			continue
 		}
-		if def.Namespaced {
-			if err := p.setFloor(ctx, q, s); err != nil {
-				return nil, nil, err
-			}
+		if err := p.setFloor(ctx, q, s, namespace, name); err != nil {
+			return nil, nil, err
 		}
 		parts = append(parts, newPart(s, namespace, name))
 	}
 	return parts, hidden, nil
 }
 
-// setFloor sets the floor of a question about one namespace, unless the user may read the
-// resource in all of them.
-func (p *Pages) setFloor(ctx context.Context, q *question, s *resource.Served) error {
-	if q.namespace == "" || !s.Definition.Namespaced || q.floor > 0 || p.mayRead(ctx, q, s, "", "") == nil {
+// setFloor sets the floor of a question about one namespace, or the object of it, unless the
+// user may read the resource in all of them.
+func (p *Pages) setFloor(ctx context.Context, q *question, s *resource.Served, namespace, name string) error {
+	if isNamespaces(s) {
+		namespace = name // a role in the namespace may allow to read its object
+	}
+	if namespace == "" || q.floor > 0 || p.mayRead(ctx, q, s, "", "") == nil {
 		return nil
 	}
-	kv, err := p.Main().Get(ctx, storage.Root+"namespaces/"+q.namespace)
+	kv, err := p.Main().Get(ctx, storage.Root+"namespaces/"+namespace)
 	switch {
 	case errors.Is(err, storage.ErrNotFound):
 		q.floor = math.MaxInt64
