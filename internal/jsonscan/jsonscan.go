@@ -76,6 +76,7 @@ func (s *Scanner) String() (string, bool) {
 			ascii = false
 		}
 	}
+	s.At = len(s.Text) // also after an escape that the text ends in
 	return "", false
 }
 

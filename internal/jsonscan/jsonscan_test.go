@@ -14,6 +14,9 @@ func FuzzString(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		s := Scanner{Text: text}
 		got, ok := s.String()
+		if s.At > len(text) {
+			t.Fatalf("String of %q: got to byte %d, want at most %d", text, s.At, len(text))
+		}
 		if !ok {
 			s.At = len(text) // all of it is not a string
 		}

@@ -204,8 +204,8 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// TestPatch compares with a patch of the text.
-func TestPatch(t *testing.T) {
+// checkPatch compares with a patch of the text, and reports whether the patch was applied.
+func checkPatch(t *testing.T, patch string) bool {
 	live := func() (p corev1.Pod) {
 		if err := json.Unmarshal([]byte(pod), &p); err != nil {
 			t.Fatal(err)
@@ -216,32 +216,44 @@ func TestPatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	check := func(patch string) bool {
-		got := live()
-		if !Patch([]byte(patch), &got) {
-			return false
-		}
-		ops, err := jsonpatch.DecodePatch([]byte(patch))
-		var result []byte
-		if err == nil {
-			result, err = ops.Apply(original)
-		}
-		var want corev1.Pod
-		var problems []error
-		if err == nil {
-			problems, err = kjson.UnmarshalStrict(result, &want)
-		}
-		if err != nil || len(problems) > 0 {
-			t.Errorf("%s was applied, want %v %v", patch, err, problems)
-			return true
-		}
-		a, errA := json.Marshal(got)
-		b, errB := json.Marshal(want)
-		if errA != nil || errB != nil || string(a) != string(b) {
-			t.Errorf("%s made\n%s, want\n%s", patch, a, b)
-		}
+	got := live()
+	if !Patch([]byte(patch), &got) {
+		return false
+	}
+	ops, err := jsonpatch.DecodePatch([]byte(patch))
+	var result []byte
+	if err == nil {
+		result, err = ops.Apply(original)
+	}
+	var want corev1.Pod
+	var problems []error
+	if err == nil {
+		problems, err = kjson.UnmarshalStrict(result, &want)
+	}
+	if err != nil || len(problems) > 0 {
+		t.Errorf("%s was applied, want %v %v", patch, err, problems)
 		return true
 	}
+	a, errA := json.Marshal(got)
+	b, errB := json.Marshal(want)
+	if errA != nil || errB != nil || string(a) != string(b) {
+		t.Errorf("%s made\n%s, want\n%s", patch, a, b)
+	}
+	return true
+}
+
+// FuzzPatch compares with a patch of the text.
+func FuzzPatch(f *testing.F) {
+	for _, patch := range []string{`[{"op":"add","path":"/metadata/labels/a","value":"x\`, `[{"value":"\`, `[{"op":"\`, `[{"value":{"a":"\`, `[{"value":1`, `[{"value":tr`,
+		`[{"op":"remove","path":"/metadata/labels/c"}]`, `[{"op":"add","path":"/spec/tolerations","value":[{"key":"a"}]}]`} {
+		f.Add(patch)
+	}
+	f.Fuzz(func(t *testing.T, patch string) { checkPatch(t, patch) })
+}
+
+// TestPatch compares with a patch of the text.
+func TestPatch(t *testing.T) {
+	check := func(patch string) bool { return checkPatch(t, patch) }
 	for _, patch := range []string{
 		`[]`, `[{"op":"replace","path":"/metadata/labels/a","value":"x"},{"op":"add","path":"/metadata/labels/a~1b~0","value":"y"}]`,
 		`[{"op":"remove","path":"/metadata/labels/c"}]`, `[{"op":"add","path":"/spec/nodeName","value":"n"},{"op":"remove","path":"/spec/nodeName"}]`,
