@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	kjson "sigs.k8s.io/json"
@@ -20,15 +21,17 @@ import (
 
 // What a body says it is, and what is answered if it is something else.
 
-// kindIn returns of what kind an object that has been parsed is, if it says so.
-func kindIn(obj map[string]any) (schema.GroupVersionKind, bool) {
-	apiVersion, ok := obj["apiVersion"].(string)
+// kindIn returns of what kind an object is that was decoded as a map, as far as it says so:
+// what is not a string, or not a version, counts as missing. It is known if both are there.
+func kindIn(obj map[string]any) (got schema.GroupVersionKind, known bool) {
+	apiVersion, versioned := obj["apiVersion"].(string)
 	kind, named := obj["kind"].(string)
 	gv, err := schema.ParseGroupVersion(apiVersion)
-	return gv.WithKind(kind), ok && named && err == nil
+	return gv.WithKind(kind), versioned && named && err == nil
 }
 
-// kindOf reads of what kind a body in JSON is.
+// kindOf reads of what kind a body in JSON is, for errors and for structs, which have one
+// kind only. A map is of the kind that kindIn finds in it.
 func kindOf(body []byte) (schema.GroupVersionKind, error) {
 	// Errors name the type, so its form is part of the API.
 	var head struct {
@@ -58,33 +61,40 @@ func kindOfDecoded(obj resource.Object) (schema.GroupVersionKind, bool) {
 	return gv.WithKind(said.Kind), err == nil
 }
 
-// checkKind refuses bodies of another kind or version than the path is about.
+// checkKind refuses bodies of another kind or version than the path is about, of objects
+// that are structs.
 func (s *scope) checkKind(got, want schema.GroupVersionKind, body []byte) error {
-	isMap := s.served.Unstructured && (s.sub == nil || s.sub.Part != nil)
-	if !isMap {
-		got = orWanted(got, want)
-	}
-	if got == want || s.sub != nil && got.GroupKind() == want.GroupKind() && slices.Contains(s.sub.Also, got.Version) {
+	got = orWanted(got, want)
+	if s.isKindOf(got, want) {
 		return nil
-	}
-	if isMap && got.GroupVersion() != want.GroupVersion() {
-		return errOtherVersion(got, want)
-	}
-	if isMap && s.sub != nil {
-		return nil // of which nothing but the part is taken
-	}
-	if isMap {
-		var named metav1.PartialObjectMetadata
-		_ = kjson.UnmarshalCaseSensitivePreserveInts(body, &named)
-		if s.req.Verb == request.Update && named.ResourceVersion == "" && s.def.Strategy.RequireVersion {
-			return nil // which is said first
-		}
-		return errOtherKind(got, want, named.Name)
 	}
 	if err := s.kindMismatch(got, want, body); err != nil {
 		return s.decodeError(err, got, want, body)
 	}
 	return errOtherVersion(got, want)
+}
+
+// checkMapKind is checkKind for objects that are maps. It judges what was decoded, since
+// that is what will be stored.
+func (s *scope) checkMapKind(got, want schema.GroupVersionKind, obj *unstructured.Unstructured) error {
+	switch {
+	case s.isKindOf(got, want):
+		return nil
+	case got.GroupVersion() != want.GroupVersion():
+		return errOtherVersion(got, want)
+	case s.sub != nil:
+		return nil // of which nothing but the part is taken
+	case s.req.Verb == request.Update && obj.GetResourceVersion() == "" && s.def.Strategy.RequireVersion:
+		// That is said first. A plugin may fill in the version, but not make it another object.
+		obj.SetGroupVersionKind(want)
+		return nil
+	}
+	return errOtherKind(got, want, obj.GetName())
+}
+
+// isKindOf reports whether a body may be of a kind where want is wanted.
+func (s *scope) isKindOf(got, want schema.GroupVersionKind) bool {
+	return got == want || s.sub != nil && got.GroupKind() == want.GroupKind() && slices.Contains(s.sub.Also, got.Version)
 }
 
 // errOtherKind refuses an object of another kind or version, for kinds that are

@@ -90,14 +90,15 @@ func (s *scope) decodeCBOR(obj resource.Object, want schema.GroupVersionKind, bo
 
 // decodeCBORMap decodes a body in CBOR that nothing but itself tells the kind of.
 func (s *scope) decodeCBORMap(obj *unstructured.Unstructured, want schema.GroupVersionKind, body []byte) error {
-	var got schema.GroupVersionKind
 	_, said, err := cbor.NewSerializer(onlyKind(want), onlyKind(want)).Decode(body, &want, obj)
-	if said != nil {
-		got = *said
-	}
 	if err != nil {
+		var got schema.GroupVersionKind
+		if said != nil {
+			got = *said
+		}
 		return s.decodeError(err, got, want, body)
 	}
+	got, _ := kindIn(obj.Object)
 	problems, err := s.prune(obj, got)
 	if err == nil {
 		err = s.strict(problems)
@@ -105,14 +106,7 @@ func (s *scope) decodeCBORMap(obj *unstructured.Unstructured, want schema.GroupV
 	if err != nil {
 		return s.decodeError(err, got, want, body)
 	}
-	if got == want {
-		return nil
-	}
-	text, err := cborToJSON(body)
-	if err != nil {
-		return s.decodeError(err, got, want, body)
-	}
-	return s.checkKind(got, want, text)
+	return s.checkMapKind(got, want, obj)
 }
 
 // cborToJSON returns the JSON of a body in CBOR.

@@ -309,28 +309,20 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 }
 
 // decodeMap decodes a body in JSON that nothing but itself tells the kind of. sent
-// is what it was before, strict what is wrong with it so far.
-func (s *scope) decodeMap(obj *unstructured.Unstructured, want schema.GroupVersionKind, body, sent []byte, strict []error) (err error) {
+// is what it was before, strict what is wrong with it so far. The kind is that of the
+// object as it was decoded: the text is only read for what is wrong with it.
+func (s *scope) decodeMap(obj *unstructured.Unstructured, want schema.GroupVersionKind, body, sent []byte, strict []error) error {
 	lax := s.validation == metav1.FieldValidationIgnore
-	parsed, _ := jsonvalue.Parse(body)
-	got, known := kindIn(parsed)
-	if !known {
-		if got, err = kindOf(body); err != nil {
-			return s.decodeError(err, got, want, sent)
+	problems, err := unmarshal(body, obj, !lax)
+	got, known := kindIn(obj.Object)
+	if err != nil || !known {
+		said, bad := kindOf(body)
+		if bad != nil {
+			return s.decodeError(bad, schema.GroupVersionKind{}, want, sent)
 		}
-	}
-	var problems []error
-	if known {
-		obj.Object = parsed // nothing is wrong with it
-	} else if problems, err = unmarshal(body, obj, !lax); err != nil {
-		return s.decodeError(err, orWanted(got, want), want, body)
-	}
-	// Of a map, only names in the right case count.
-	if _, ok := parsed["kind"]; parsed != nil && !ok {
-		got.Kind = ""
-	}
-	if _, ok := parsed["apiVersion"]; parsed != nil && !ok {
-		got.Group, got.Version = "", ""
+		if err != nil {
+			return s.decodeError(err, orWanted(said, want), want, body)
+		}
 	}
 	strict = append(strict, problems...)
 	switch {
@@ -347,7 +339,7 @@ func (s *scope) decodeMap(obj *unstructured.Unstructured, want schema.GroupVersi
 	} else if err != nil {
 		return s.decodeError(err, got, got, body)
 	}
-	return s.checkKind(got, want, body)
+	return s.checkMapKind(got, want, obj)
 }
 
 // strict returns what a strict decoder refuses, as one error, if the client wants

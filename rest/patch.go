@@ -214,10 +214,11 @@ func (s *scope) patched(base func() (resource.Object, error), empty func() resou
 // patchedMap decodes the result of a patch that nothing but itself tells the kind
 // of.
 func (s *scope) patchedMap(obj *unstructured.Unstructured, gvk schema.GroupVersionKind, result []byte, strict []error) (resource.Object, error) {
-	got, err := kindOf(result)
-	var problems []error
-	if err == nil {
-		problems, err = unmarshal(result, obj, s.validation != metav1.FieldValidationIgnore)
+	problems, err := unmarshal(result, obj, s.validation != metav1.FieldValidationIgnore)
+	got, known := kindIn(obj.Object)
+	if !known { // the text tells what is wrong
+		_, bad := kindOf(result)
+		err = cmp.Or(bad, err)
 	}
 	if err == nil && got.Kind == "" {
 		err = missing("Kind", result)

@@ -53,6 +53,8 @@ func (s *scope) translate(err error) error {
 		return apierrors.NewResourceExpired("The resourceVersion for the provided list is too old.")
 	case errors.Is(err, storage.ErrTooLarge):
 		return apierrors.NewRequestEntityTooLargeError(err.Error())
+	case errors.Is(err, wire.ErrNotStorable):
+		return apierrors.NewBadRequest(err.Error())
 	case errors.Is(err, context.DeadlineExceeded):
 		return apierrors.NewTimeoutError(status.TimeoutMessage, 0)
 	case errors.Is(err, storage.ErrUncertain):

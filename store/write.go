@@ -139,8 +139,13 @@ func (r *Resource) loadEmpty(ctx context.Context) {
 	}
 }
 
-// prepare encodes an object into a record that has no revision yet.
+// prepare encodes an object into a record that has no revision yet. The name and the
+// namespace in the object are those in the key, or readers of the two would disagree.
 func (r *Resource) prepare(key string, obj resource.Object) (rec *Record, stored []byte, err error) {
+	namespace, name := r.split(key)
+	if obj.GetName() != name || r.def.Namespaced && obj.GetNamespace() != namespace {
+		return nil, nil, fmt.Errorf("%w: it is named %q in namespace %q, and its key is %s", wire.ErrNotStorable, obj.GetName(), obj.GetNamespace(), key)
+	}
 	if stored, err = wire.EncodeStored(r.def, obj); err != nil {
 		return nil, nil, err
 	}

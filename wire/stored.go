@@ -20,7 +20,7 @@ import (
 
 // EncodeStored encodes an object of the hub version as it is stored, in the version that
 // Definition.StoreAs names. The object is as before when it returns, but must not be read
-// meanwhile.
+// meanwhile. The error is ErrNotStorable for an object that DecodeStored would refuse.
 func EncodeStored(def *resource.Definition, obj resource.Object) ([]byte, error) {
 	if v := def.StorageVersion(); v != nil && v != def.HubVersion() && v.FromHub != nil {
 		var err error
@@ -29,11 +29,14 @@ func EncodeStored(def *resource.Definition, obj resource.Object) ([]byte, error)
 		}
 	}
 	if u, ok := obj.(*unstructured.Unstructured); ok {
-		if def.StoreCBOR {
-			body, err := direct.Marshal(storedMap(u.Object))
-			return append([]byte(cborPrefix), body...), err
+		if err := checkMap(def, u); err != nil {
+			return nil, err
 		}
-		return encodeMap(storedMap(u.Object), true)
+		data, err := encodeStoredMap(def, storedMap(u.Object))
+		if err != nil {
+			return nil, err
+		}
+		return data, checkMapDepth(data, u.Object)
 	}
 	if rv := obj.GetResourceVersion(); rv != "" {
 		obj.SetResourceVersion("")
@@ -53,7 +56,22 @@ func EncodeStored(def *resource.Definition, obj resource.Object) ([]byte, error)
 	if def.StoreYAML {
 		return yaml.Marshal(obj)
 	}
-	return encodeJSON(obj, true)
+	data, err := encodeJSON(obj, true)
+	if err != nil {
+		return nil, err
+	}
+	return data, checkJSONDepth(data)
+}
+
+func encodeStoredMap(def *resource.Definition, object map[string]any) ([]byte, error) {
+	if !def.StoreCBOR {
+		return encodeMap(object, true)
+	}
+	body, err := direct.Marshal(object)
+	if err != nil {
+		return nil, err
+	}
+	return append([]byte(cborPrefix), body...), nil
 }
 
 // storedMap returns a map without what is not stored, sharing the rest.

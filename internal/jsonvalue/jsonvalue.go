@@ -234,6 +234,27 @@ func (p *parser) number() (any, bool) {
 	return f, err == nil
 }
 
+// IsDeeper reports whether a value has more levels of objects and lists than some.
+func IsDeeper(v any, levels int) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, item := range v {
+			if IsDeeper(item, levels-1) {
+				return true
+			}
+		}
+		return levels < 1
+	case []any:
+		for _, item := range v {
+			if IsDeeper(item, levels-1) {
+				return true
+			}
+		}
+		return levels < 1
+	}
+	return false
+}
+
 // Equal reports whether values are equal. Numbers of different types are not.
 func Equal(a, b any) bool {
 	switch a := a.(type) {
