@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -118,7 +119,7 @@ func (d *definitions) DeleteObjects(ctx context.Context, group, name string) (in
 	def := r.Definition()
 	list := func() (*store.Snapshot, error) { return r.Snapshot(ctx, store.Read{}) }
 	s, err := list()
-	if err != nil || s.Len() == 0 {
+	if err != nil || s.Len()+len(s.LeftOut("")) == 0 {
 		return 0, 0, err
 	}
 	// That of the hub, if it can be: for others a webhook may have to be asked, and
@@ -130,20 +131,27 @@ func (d *definitions) DeleteObjects(ctx context.Context, group, name string) (in
 		}
 	}
 	if version == "" {
-		return s.Len(), 0, fmt.Errorf("no version of %s.%s is served", name, group)
+		return s.Len() + len(s.LeftOut("")), 0, fmt.Errorf("no version of %s.%s is served", name, group)
 	}
 	namespaces := map[string]bool{}
 	s.Range(r.Key("", ""), "", func(rec *store.Record) bool {
 		namespaces[rec.Namespace] = true
 		return true
 	})
+	for _, one := range s.LeftOut("") { // those that cannot be read go with the others
+		ns, _, namespaced := strings.Cut(strings.TrimPrefix(one.Key, r.Key("", "")), "/")
+		if !namespaced {
+			ns = ""
+		}
+		namespaces[ns] = true
+	}
 	for ns := range namespaces {
 		path := "/apis/" + group + "/" + version
 		if ns != "" {
 			path += "/namespaces/" + ns
 		}
 		if err := d.client.Do(ctx, loopback.Call{Method: http.MethodDelete, Path: path + "/" + name}); err != nil {
-			return s.Len(), 0, err
+			return s.Len() + len(s.LeftOut("")), 0, err
 		}
 	}
 	after, err := list()
@@ -151,7 +159,7 @@ func (d *definitions) DeleteObjects(ctx context.Context, group, name string) (in
 		return 0, 0, err
 	}
 	// As of before: something may have been created meanwhile, and is not deleted yet.
-	return after.Len(), s.Revision, nil
+	return after.Len() + len(after.LeftOut("")), s.Revision, nil
 }
 
 // WaitObjects implements crd.Store.

@@ -36,7 +36,9 @@ func (a *assembly) policies(objects admission.Objects, measured admission.Metric
 		for _, name := range names {
 			resources = append(resources, schema.GroupResource{Group: group, Resource: name})
 		}
-		return a.resources.Follow(resources...)
+		f := a.resources.Follow(resources...)
+		f.Complete = true // a policy that cannot be read must not be as good as none
+		return f
 	}
 	cfg := policy.Config{
 		Objects: objects, Catalog: a.catalogs.get, Authorizer: checks(a.authz), Types: (&managedfields.Served{Catalog: a.catalogs.get}).Type,

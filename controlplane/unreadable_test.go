@@ -80,10 +80,9 @@ func until(t *testing.T, do func(method, path, body string) (int, string), want 
 	})
 }
 
-// TestDefinitionThatCannotBeReadDoesNotEndTheServer starts on a store with such a
-// definition: built-in kinds are served, the server is not ready, and it becomes so when
-// the definition is deleted.
-func TestDefinitionThatCannotBeReadDoesNotEndTheServer(t *testing.T) {
+// TestDefinitionThatCannotBeReadKeepsNoOthers starts on a store with such a definition:
+// built-in kinds and other definitions are served, and it can be deleted.
+func TestDefinitionThatCannotBeReadKeepsNoOthers(t *testing.T) {
 	const path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 	_, do := run(t, Config{}, func(backend storage.Backend) {
 		if _, err := backend.Create(t.Context(), storage.Root+"apiextensions.k8s.io/customresourcedefinitions/things.example.com", []byte(`{"kind":"Other"`), 0); err != nil {
@@ -91,16 +90,65 @@ func TestDefinitionThatCannotBeReadDoesNotEndTheServer(t *testing.T) {
 		}
 	})
 	until := func(want int, method, path string) { t.Helper(); until(t, do, want, method, path) }
-	until(200, "GET", "/readyz/poststarthook/rbac/bootstrap-roles")
-	until(200, "GET", "/api/v1/namespaces/default")
-	for range 3 {
-		if code, body := do("GET", "/readyz/poststarthook/crd-informer-synced", ""); code != 500 {
-			t.Errorf("crd-informer-synced: got %d %s, want 500", code, body)
-		}
-		until(500, "GET", path+"/things.example.com")
+	until(200, "GET", "/readyz")
+	until(500, "GET", path+"/things.example.com")
+	if code, body := do("POST", path, `{"metadata":{"name":"others.example.org"},"spec":{"group":"example.org","scope":"Cluster",
+		"names":{"plural":"others","kind":"Other"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object"}}}]}}`); code != 201 {
+		t.Fatalf("another definition: got %d %s, want 201", code, body)
+	}
+	if code, body := do("POST", "/apis/example.org/v1/others", `{"apiVersion":"example.org/v1","kind":"Other","metadata":{"name":"a"}}`); code != 201 {
+		t.Errorf("its object: got %d %s, want 201", code, body)
 	}
 	until(200, "DELETE", path+"/things.example.com?ignoreStoreReadErrorWithClusterBreakingPotential=true")
-	until(200, "GET", "/readyz")
+	until(404, "GET", path+"/things.example.com")
+}
+
+// TestObjectsThatCannotBeReadGoWithWhatHoldsThem starts on a store with custom and built-in
+// objects that cannot be read. The others can be listed, and nothing is left of them in a namespace or of a definition that ends.
+func TestObjectsThatCannotBeReadGoWithWhatHoldsThem(t *testing.T) {
+	const definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+	const things = "/apis/example.com/v1/namespaces/default/things"
+	backend, do := run(t, Config{}, func(backend storage.Backend) {
+		for key, value := range map[string]string{
+			"apiextensions.k8s.io/customresourcedefinitions/things.example.com": `{"apiVersion":"apiextensions.k8s.io/v1","kind":"CustomResourceDefinition","metadata":{"name":"things.example.com","uid":"u","finalizers":["customresourcecleanup.apiextensions.k8s.io"]},
+				"spec":{"group":"example.com","scope":"Namespaced","names":{"plural":"things","singular":"thing","kind":"Thing","listKind":"ThingList"},"versions":[{"name":"v1","served":true,"storage":true,"schema":{"openAPIV3Schema":{"type":"object","x-kubernetes-preserve-unknown-fields":true}}}]},
+				"status":{"storedVersions":["v1"]}}`,
+			"namespaces/going":                       `{"apiVersion":"v1","kind":"Namespace","metadata":{"name":"going","uid":"n"},"spec":{"finalizers":["kubernetes"]},"status":{"phase":"Active"}}`,
+			"example.com/things/default/other-kind":  `{"apiVersion":"example.com/v1","kind":"Other","metadata":{"name":"other-kind","namespace":"default"}}`,
+			"example.com/things/default/good":        `{"apiVersion":"example.com/v1","kind":"Thing","metadata":{"name":"good","namespace":"default","uid":"g"}}`,
+			"example.com/things/going/garbage":       "\x00\x01",
+			"example.com/things/default/other-group": `{"apiVersion":"other.com/v1","kind":"Thing","metadata":{"name":"other-group","namespace":"default"}}`,
+			"configmaps/going/garbage":               "k8s\x00garbage",
+			"configmaps/default/other-kind":          `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"other-kind","namespace":"default"}}`,
+		} {
+			if _, err := backend.Create(t.Context(), storage.Root+key, []byte(value), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+	until(t, do, 200, "GET", "/readyz")
+	for _, path := range []string{things, "/apis/example.com/v1/things", "/api/v1/configmaps", "/api/v1/namespaces/going/configmaps", "/api/v1/configmaps?limit=1", "/api/v1/configmaps?resourceVersion=0"} {
+		if code, body := do("GET", path, ""); code != 200 || strings.Contains(body, "other-kind") {
+			t.Errorf("GET %s: got %d %s, want a list without what cannot be read", path, code, body)
+		}
+	}
+	if code, body := do("GET", things+"/good", ""); code != 200 {
+		t.Errorf("a good object: got %d %s, want 200", code, body)
+	}
+	until(t, do, 200, "DELETE", "/api/v1/namespaces/going")
+	for _, path := range []string{"/api/v1/namespaces/going/configmaps", "/apis/example.com/v1/namespaces/going/things"} { // as the controller of namespaces does
+		if code, body := do("DELETE", path, ""); code != 200 {
+			t.Errorf("DELETE %s: got %d %s, want 200", path, code, body)
+		}
+	}
+	until(t, do, 200, "DELETE", definitions+"/things.example.com")
+	until(t, do, 404, "GET", definitions+"/things.example.com")
+	for _, prefix := range []string{"example.com/things/", "configmaps/going/"} {
+		page, err := backend.List(t.Context(), storage.Root+prefix, storage.ListOptions{KeysOnly: true})
+		if err != nil || len(page.Items) > 0 {
+			t.Errorf("%s: got %v, %v in storage, want nothing", prefix, page.Items, err)
+		}
+	}
 }
 
 // TestStorageMediaType stores built-in kinds in the media type that the configuration has,

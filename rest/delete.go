@@ -533,9 +533,19 @@ func (s *scope) deleteCollection() error {
 	if err != nil {
 		return err
 	}
-	s.endDecoded() // each object is weighed by itself
+	s.endDecoded()    // each object is weighed by itself
+	if !o.selects() { // of what cannot be read nobody knows whether it matches
+		if err := s.mayDiscardAll(); err != nil {
+			return err
+		}
+	}
 	if err := s.removeAll(p.Records, opts); err != nil {
 		return err
+	}
+	if !o.selects() {
+		if err := s.discardAll(); err != nil {
+			return err
+		}
 	}
 	return s.writeList(p)
 }

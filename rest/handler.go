@@ -180,6 +180,8 @@ type scope struct {
 	abandon func() // breaks the write off as at its deadline; nil unless SharedStore
 	unsent  int    // bytes of Memory.Unsent that it holds
 	hurried bool   // the client has a deadline to read each piece of the response
+	// leftOut are the objects that a list leaves out, since they cannot be decoded.
+	leftOut store.UnreadableObjects
 }
 
 // Route serves a request for a resource, and reports whether the resource is

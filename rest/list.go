@@ -3,6 +3,7 @@ package rest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -22,6 +23,9 @@ func (s *scope) list() error {
 	p, err := s.page(&o)
 	if err != nil {
 		return err
+	}
+	if n := len(s.leftOut); n > 0 {
+		s.req.Warn(fmt.Sprintf("%d objects are left out since they cannot be read, %s first", n, s.h.shownKey(s.leftOut[0].Key)))
 	}
 	s.span.Event(aboutToWrite)
 	defer s.span.Last(writingDone)
@@ -177,6 +181,7 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 	case err != nil:
 		return nil, err
 	}
+	s.leftOut = snap.LeftOut(prefix)
 	p := &wire.Page{Revision: snap.Revision, Selected: o.selects()}
 	if o.shard != nil && s.enc.Format.Shape == wire.ShapeObject && !s.served.Unstructured {
 		p.Shard = o.shard.String() // tables, metadata alone and maps have no place for it

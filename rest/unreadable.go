@@ -4,17 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/request"
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 // unreadableError is the error that clients get for objects that are stored and cannot be
-// read; nil if err is about something else. While there is one, the resource is not
+// read; nil if err is about something else. Those that cannot be decoded are left out of
+// lists and watches. While there is one that cannot be decrypted, the resource is not
 // watched, and listed only as listDirectly does; the others can still be read one by one.
 func (s *scope) unreadableError(err error) error {
 	var all store.UnreadableObjects
@@ -63,15 +67,21 @@ func (s *scope) listDirectly(o *listOptions, prefix, start string, revision int6
 	if !errors.As(err, &all) {
 		return snap, err
 	}
-	switch {
-	case s.h.NoUnsafeDeletes && all[0].Revision == 0:
-		return nil, apierrors.NewInternalError(errors.New(s.readErrorMessage(all)))
-	case s.h.NoUnsafeDeletes:
-		return nil, errBare(all[0].Err)
-	}
 	if o.limit > 0 && int(o.limit) < len(all) {
 		all = all[:o.limit]
 	}
+	return nil, s.readError(all)
+}
+
+// readError is the error of a request for many objects of which some cannot be read.
+func (s *scope) readError(all store.UnreadableObjects) error {
+	switch {
+	case s.h.NoUnsafeDeletes && all[0].Revision == 0:
+		return apierrors.NewInternalError(errors.New(s.readErrorMessage(all)))
+	case s.h.NoUnsafeDeletes:
+		return errBare(all[0].Err)
+	}
+	all = all[:min(len(all), store.MaxUnreadable)]
 	causes := make([]metav1.StatusCause, len(all), len(all)+1)
 	for i, one := range all {
 		causes[i] = metav1.StatusCause{Type: metav1.CauseTypeUnexpectedServerResponse, Field: s.h.shownKey(one.Key), Message: corrupt(s.h.shownKey(one.Key), undecodable(one.Revision, one.Err)).Error()}
@@ -80,7 +90,7 @@ func (s *scope) listDirectly(o *listOptions, prefix, start string, revision int6
 		causes = append(causes, metav1.StatusCause{Type: metav1.CauseTypeTooMany, Message: "too many errors, the list is truncated"})
 	}
 	gr := s.groupResource()
-	return nil, &apierrors.StatusError{ErrStatus: metav1.Status{
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
 		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Reason: metav1.StatusReasonStoreReadError, Message: s.readErrorMessage(all),
 		Details: &metav1.StatusDetails{Group: gr.Group, Kind: gr.Resource, Name: "list", Causes: causes},
 	}}
@@ -113,21 +123,72 @@ func corrupt(key, why string) error {
 	return fmt.Errorf("StorageError: corrupt object, Code: 7, Key: %s, ResourceVersion: 0, AdditionalErrorMsg: %s", key, why)
 }
 
+// mayDiscard returns an error if the request may not delete what cannot be read.
+func (s *scope) mayDiscard() error {
+	const verb = "unsafe-delete-ignore-read-errors"
+	if s.h.Authorizer == nil || s.r == nil {
+		return nil
+	}
+	decision, reason, err := s.h.Authorizer.Authorize(s.ctx(), s.attributesFor(verb))
+	if err != nil {
+		err = fmt.Errorf("error while checking permission for %q, %w", verb, err)
+	} else if decision != authz.Allow {
+		err = fmt.Errorf("not permitted to do %q, reason: %s", verb, reason)
+	}
+	if err != nil {
+		return apierrors.NewForbidden(s.groupResource(), s.req.Name, err)
+	}
+	return nil
+}
+
+// mayDiscardAll returns an error if a delete of a collection finds objects that cannot be
+// read and may not delete them. It may in a namespace that is being deleted, which would
+// never be gone, and if its user may do everything, as the part of the server that deletes the
+// objects of a definition.
+func (s *scope) mayDiscardAll() error {
+	if len(s.leftOut) == 0 || slices.Contains(s.req.User.Groups, "system:masters") {
+		return nil
+	}
+	if ns, err := s.namespace(); err == nil && ns != nil && ns.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	if s.h.NoUnsafeDeletes || s.mayDiscard() != nil {
+		return s.readError(s.leftOut)
+	}
+	return nil
+}
+
+// discardAll deletes the objects that a delete of a collection cannot read.
+func (s *scope) discardAll() error {
+	for _, one := range s.leftOut {
+		s.h.log().Warn("object that cannot be read is deleted with its collection", "key", one.Key, "revision", one.Revision, "user", s.req.User.Name)
+		err := s.objects.Discard(s.ctx(), one.Key, s.req.DryRun)
+		if err != nil && !errors.Is(err, store.ErrReadable) && !errors.Is(err, storage.ErrNotFound) {
+			return err
+		}
+	}
+	return nil
+}
+
+// namespace returns the namespace of the path, as this server knows it with all that it
+// has acknowledged; nil if the path has none, or namespaces are not served.
+func (s *scope) namespace() (resource.Object, error) {
+	if !s.def.Namespaced || s.req.Namespace == "" {
+		return nil, nil
+	}
+	namespaces, ok := s.h.Stored("", "namespaces")
+	if !ok {
+		return nil, nil
+	}
+	return namespaces.View(store.Read{Acknowledged: true}).Shared().Get(s.ctx(), "", s.req.Namespace)
+}
+
 // discard deletes an object because it cannot be read, without asking anybody but
 // the authorizer.
 func (s *scope) discard() error {
-	const verb = "unsafe-delete-ignore-read-errors"
 	s.req.Annotate("apiserver.k8s.io/unsafe-delete-ignore-read-error", "")
-	if s.h.Authorizer != nil && s.r != nil {
-		decision, reason, err := s.h.Authorizer.Authorize(s.ctx(), s.attributesFor(verb))
-		if err != nil {
-			err = fmt.Errorf("error while checking permission for %q, %w", verb, err)
-		} else if decision != authz.Allow {
-			err = fmt.Errorf("not permitted to do %q, reason: %s", verb, reason)
-		}
-		if err != nil {
-			return apierrors.NewForbidden(s.groupResource(), s.req.Name, err)
-		}
+	if err := s.mayDiscard(); err != nil {
+		return err
 	}
 	switch err := s.objects.Discard(s.ctx(), s.key(), s.req.DryRun); {
 	case errors.Is(err, store.ErrReadable):

@@ -1,14 +1,20 @@
 package rest
 
 import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
 )
 
-// An object that cannot be read is there nevertheless: what would have to leave it
-// out is refused, and it goes only if somebody wants just that.
+// An object that cannot be decoded is there nevertheless: lists and watches leave it out,
+// and it goes only if somebody wants just that.
 func TestUnreadable(t *testing.T) {
 	const unsafe = "?ignoreStoreReadErrorWithClusterBreakingPotential=true"
 	h, backend := serve(t, nil)
@@ -20,26 +26,19 @@ func TestUnreadable(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const (
-		why  = `no kind "ConfigMap" is registered for version "v0" in scheme "pkg/runtime/scheme.go:111"`
-		busy = "storage is (re)initializing: failed to list <unspecified>: failed to read one or more configmaps from the storage: " +
-			"StorageError: corrupt object, Code: 7, Key: /registry/configmaps/ns/b, ResourceVersion: 0, AdditionalErrorMsg: object not decodable"
-	)
+	const why = `no kind "ConfigMap" is registered for version "v0" in scheme "pkg/runtime/scheme.go:111"`
 	for _, c := range []struct {
 		method, path, body string
 		code               int
 		reason             string
 		message            string // a part of it
 	}{
-		{"GET", "", "", 500, "StorageReadError", "failed to read one or more configmaps from the storage: StorageError: corrupt object, Code: 7, Key: /registry/configmaps/ns/b,"},
-		{"GET", "?labelSelector=x", "", 500, "StorageReadError", "(and 1 more)"},
-		{"GET", "?resourceVersion=0", "", 429, "TooManyRequests", "(and 1 more)"},
-		{"GET", "?watch=1", "", 429, "TooManyRequests", busy},
+		{"GET", "", "", 200, "", ""},
+		{"GET", "?labelSelector=x", "", 200, "", ""},
+		{"GET", "?resourceVersion=0", "", 200, "", ""},
 		{"GET", "?limit=1", "", 200, "", ""},
-		{"GET", "?limit=2", "", 500, "StorageReadError", "Key: /registry/configmaps/ns/b,"},
-		{"GET", "?limit=3", "", 500, "StorageReadError", "(and 1 more)"},
-		{"DELETE", "", "", 500, "StorageReadError", "(and 1 more)"},
-		{"DELETE", "?labelSelector=x", "", 500, "StorageReadError", "(and 1 more)"},
+		{"GET", "?limit=2", "", 200, "", ""},
+		{"DELETE", "?labelSelector=x", "", 200, "", ""},
 		{"GET", "/a", "", 200, "", ""},
 		{"PUT", "/a", `{"metadata":{"name":"a"},"data":{"k":"v"}}`, 200, "", ""},
 		{"GET", "/b", "", 500, "InternalError", "Key: /configmaps/ns/b, ResourceVersion: 0, AdditionalErrorMsg: object not decodable revision="},
@@ -53,9 +52,12 @@ func TestUnreadable(t *testing.T) {
 		{"GET", "/b", "", 500, "InternalError", why},
 		{"DELETE", "/b" + unsafe, "", 200, "", ""},
 		{"GET", "/b", "", 404, "NotFound", ""},
-		{"GET", "", "", 500, "StorageReadError", "configmaps/ns/c"},
-		{"DELETE", "/c" + unsafe, "", 200, "", ""},
 		{"GET", "", "", 200, "", ""},
+		{"DELETE", "?dryRun=All", "", 200, "", ""},
+		{"GET", "/c", "", 500, "InternalError", why},
+		{"DELETE", "", "", 200, "", ""},
+		{"GET", "/c", "", 404, "NotFound", ""},
+		{"GET", "/a", "", 404, "NotFound", ""},
 	} {
 		a := do(t, h, c.method, configMaps+c.path, c.body)
 		reason, _ := a.object["reason"].(string)
@@ -83,8 +85,7 @@ func TestUnreadableWithoutUnsafeDeletes(t *testing.T) {
 		code               int
 		message            string
 	}{
-		{"GET", "", "", 500, why},
-		{"GET", "?resourceVersion=0", "", 429, "storage is (re)initializing: failed to list <unspecified>: " + why},
+		{"GET", "", "", 200, ""},
 		{"GET", "/b", "", 500, why},
 		{"PUT", "/b", `{"metadata":{"name":"b"}}`, 500, why},
 		{"DELETE", "/b", "", 500, why},
@@ -98,67 +99,135 @@ func TestUnreadableWithoutUnsafeDeletes(t *testing.T) {
 	}
 }
 
-// TestUnreadableObjectSpoilsItsListsOnly asks for lists of a resource with an object that
-// cannot be read. Where a list is read without the cache, other namespaces do not matter.
-func TestUnreadableObjectSpoilsItsListsOnly(t *testing.T) {
-	const elsewhere = "/api/v1/namespaces/kube-system/configmaps"
-	for _, c := range []struct {
-		path          string
-		fresh, loaded int // the codes if the object was there first, or came when the resource was loaded
+// unreadableValues are stored bytes that nobody can decode as an object of the kind.
+func unreadableValues(apiVersion, kind string) map[string]string {
+	return map[string]string{
+		"other-kind":    `{"apiVersion":"` + apiVersion + `","kind":"Other","metadata":{"name":"x"}}`,
+		"other-version": `{"apiVersion":"` + apiVersion + `9","kind":"` + kind + `","metadata":{"name":"x"}}`,
+		"other-group":   `{"apiVersion":"other.com/v1","kind":"` + kind + `","metadata":{"name":"x"}}`,
+		"garbage":       "\x01\x02\x03", "envelope": "k8s\x00\xff", "cbor": "\xd9\xd9\xf7\xff", "list": "[]", "null": "null", "half": `{"kind":`, "empty": "",
+	}
+}
+
+// TestUnreadableObjectsAreLeftOut starts with a store that has such objects, and gets some when
+// it runs. Lists and watches have the others, in pages too, and all go with their collection.
+func TestUnreadableObjectsAreLeftOut(t *testing.T) {
+	for name, c := range map[string]struct {
+		define                       func(*resource.Definition)
+		path, key, apiVersion, thing string
 	}{
-		{configMaps, 429, 500},
-		{configMaps + "?limit=5", 500, 500},
-		{configMaps + "?limit=5&labelSelector=x", 429, 500},
-		{elsewhere, 429, 200},
-		{elsewhere + "?limit=5", 200, 200},
+		"struct": {nil, configMaps, "/registry/configmaps/ns/", "v1", "ConfigMap"},
+		"map":    {things, thingsPath, "/registry/example.com/things/", "example.com/v1", "Thing"},
 	} {
-		for _, loaded := range []bool{false, true} {
-			h, backend := serve(t, nil)
-			want := c.fresh
-			if loaded {
-				do(t, h, "GET", configMaps, "")
-				want = c.loaded
-			}
-			if _, err := backend.Create(t.Context(), "/registry/configmaps/ns/b", []byte(`{"apiVersion":"v0","kind":"ConfigMap","metadata":{"name":"b"}}`), 0); err != nil {
-				t.Fatal(err)
-			}
-			for range 2 {
-				if a := do(t, h, "GET", c.path, ""); a.code != want {
-					t.Errorf("GET %s, loaded before: %v: got %d %s, want %d", c.path, loaded, a.code, a.message(), want)
+		for _, when := range []string{"before", "loaded", "bounded"} {
+			t.Run(name+"/"+when, func(t *testing.T) {
+				h, backend := serve(t, c.define)
+				put := func(name, value string) {
+					t.Helper()
+					if _, err := backend.Create(t.Context(), c.key+name, []byte(value), 0); err != nil {
+						t.Fatal(err)
+					}
 				}
-			}
+				if when == "loaded" {
+					do(t, h, "GET", c.path, "")
+				}
+				for _, name := range []string{"a", "m", "z"} {
+					put(name, `{"apiVersion":"`+c.apiVersion+`","kind":"`+c.thing+`","metadata":{"name":"`+name+`","namespace":"ns"}}`)
+				}
+				for name, value := range unreadableValues(c.apiVersion, c.thing) {
+					put(name, value)
+				}
+				if when == "bounded" {
+					s, err := store.Open(t.Context(), backend, store.Options{ValueBytes: 1 << 20})
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(s.Close)
+					h.Store = s
+				}
+				for _, query := range []string{"", "?resourceVersion=0", "?limit=100", "?labelSelector=!x", "?fieldSelector=metadata.name!=x"} {
+					if a := do(t, h, "GET", c.path+query, ""); a.code != 200 || strings.Count(a.body, `"name":`) != 3 {
+						t.Errorf("list %s: got %d %s, want 3 objects", query, a.code, a.body)
+					}
+				}
+				var read []string
+				for token, pages := "", 0; ; pages++ {
+					a := do(t, h, "GET", c.path+"?limit=1&continue="+token, "")
+					items, _ := a.object["items"].([]any)
+					if a.code != 200 || len(items) > 1 || pages > 20 {
+						t.Fatalf("page %d: got %d %s", pages, a.code, a.body)
+					}
+					for _, item := range items {
+						read = append(read, item.(map[string]any)["metadata"].(map[string]any)["name"].(string))
+					}
+					if token, _ = a.meta("continue").(string); token == "" {
+						break
+					}
+				}
+				if want := []string{"a", "m", "z"}; !slices.Equal(read, want) {
+					t.Errorf("pages: got %q, want %q", read, want)
+				}
+				if a := do(t, h, "GET", c.path+"/garbage", ""); a.code != 500 {
+					t.Errorf("object: got %d %s, want 500", a.code, a.body)
+				}
+				if a := do(t, h, "DELETE", c.path, ""); a.code != 200 {
+					t.Errorf("delete of all: got %d %s, want 200", a.code, a.body)
+				}
+				if page, err := backend.List(t.Context(), c.key, storage.ListOptions{}); err != nil || len(page.Items) > 0 {
+					t.Errorf("after the delete of all: got %d objects, %v, want none", len(page.Items), err)
+				}
+			})
 		}
 	}
 }
 
-// TestUnreadableObjectSpoilsItsPage: a list in pages comes to the object that cannot be read, however often
-// it is asked for.
-func TestUnreadableObjectSpoilsItsPage(t *testing.T) {
+// TestUndecryptableObjectSpoilsItsLists: of what cannot be decrypted nothing is known, so that
+// nobody is told that it is not there.
+func TestUndecryptableObjectSpoilsItsLists(t *testing.T) {
 	h, backend := serve(t, nil)
-	for _, name := range []string{"a", "b", "c", "d", "e", "f"} {
-		stored := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"` + name + `"}}`
-		if name == "e" {
-			stored = strings.Replace(stored, "v1", "v0", 1)
-		}
-		if _, err := backend.Create(t.Context(), "/registry/configmaps/ns/"+name, []byte(stored), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s, err := store.Open(t.Context(), backend, store.Options{ValueBytes: 1 << 20})
+	s, err := store.Open(t.Context(), lockedBackend{backend}, store.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
 	h.Store = s
-	for i := range 20 {
-		token := ""
-		for page, want := range []int{200, 200, 500} {
-			a := do(t, h, "GET", configMaps+"?limit=2&continue="+token, "")
-			if token, _ = a.meta("continue").(string); a.code != want || (token == "") != (want == 500) {
-				t.Fatalf("list %d, page %d: got %d %q %s, want %d", i, page, a.code, token, a.message(), want)
-			}
+	for _, name := range []string{"a", "locked"} {
+		if _, err := backend.Create(t.Context(), "/registry/configmaps/ns/"+name, []byte(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"`+name+`"}}`), 0); err != nil {
+			t.Fatal(err)
 		}
 	}
+	for path, want := range map[string]int{configMaps: 429, configMaps + "?limit=5": 500, "/api/v1/namespaces/kube-system/configmaps": 429,
+		"/api/v1/namespaces/kube-system/configmaps?limit=5": 200, configMaps + "/a": 200, configMaps + "/locked": 500} {
+		if a := do(t, h, "GET", path, ""); a.code != want {
+			t.Errorf("GET %s: got %d %s, want %d", path, a.code, a.message(), want)
+		}
+	}
+}
+
+// lockedBackend is a backend in which objects named locked cannot be decrypted.
+type lockedBackend struct{ storage.Backend }
+
+var errLocked = errors.New("no key")
+
+func (b lockedBackend) lock(kv *storage.KeyValue) error {
+	if strings.HasSuffix(kv.Key, "/locked") {
+		kv.Value, kv.Err = nil, errLocked
+	}
+	return kv.Err
+}
+
+func (b lockedBackend) Get(ctx context.Context, key string) (storage.KeyValue, error) {
+	kv, err := b.Backend.Get(ctx, key)
+	return kv, cmp.Or(err, b.lock(&kv))
+}
+
+func (b lockedBackend) List(ctx context.Context, prefix string, opts storage.ListOptions) (storage.Page, error) {
+	page, err := b.Backend.List(ctx, prefix, opts)
+	page.Items = slices.Clone(page.Items)
+	for i := range page.Items {
+		_ = b.lock(&page.Items[i])
+	}
+	return page, err
 }
 
 // Objects of all namespaces are not deleted at once.

@@ -58,7 +58,8 @@ type Resource struct {
 	counts   counts
 	broken   broken // why it could not be loaded
 	doubts   doubts // what was decrypted with keys that may be gone
-	spoiled  bool   // the cache was complete until an object changed that cannot be read
+	spoiled  bool   // the cache was complete until an object changed that cannot be decrypted
+	leftOut  leftOut
 }
 
 type loadState int
@@ -137,7 +138,7 @@ func (r *Resource) fill(ctx context.Context) error {
 	r.state, r.arrived = isLoading, arrivals{}
 	r.mu.Unlock()
 	began := time.Now()
-	tree, revision, err := r.read(ctx, r.prefix, 0, r.store.values.Offer)
+	tree, out, revision, err := r.read(ctx, r.prefix, 0, r.store.values.Offer)
 	if err == nil {
 		// The feed may have to deliver the past of what was read.
 		err = r.wait(ctx, revision, listPatience)
@@ -155,7 +156,10 @@ func (r *Resource) fill(ctx context.Context) error {
 		}
 		return err
 	}
-	r.tree, r.indexes.all, r.state, r.snapshot, r.spoiled = tree, nil, isLoaded, nil, false
+	r.tree, r.indexes.all, r.state, r.snapshot, r.spoiled, r.leftOut = tree, nil, isLoaded, nil, false, leftOut{}
+	for _, one := range out {
+		r.leaveOutLocked(one)
+	}
 	r.log.reset(revision)
 	arrived := r.arrived
 	r.arrived = arrivals{}
@@ -182,7 +186,8 @@ type gathering struct {
 	*Resource
 	made       func(*Record)
 	tree       *tree
-	unreadable UnreadableObjects
+	unreadable UnreadableObjects // those that cannot be decrypted: nothing is known then
+	out        UnreadableObjects // those that cannot be decoded, and are left out
 	seen       int
 	last       string // key
 }
@@ -198,6 +203,8 @@ func (g *gathering) add(kv *storage.KeyValue) error {
 	}
 	var one *Unreadable
 	switch {
+	case errors.As(err, &one) && one.Revision != 0:
+		g.out = append(g.out, one)
 	case errors.As(err, &one):
 		g.unreadable = append(g.unreadable, one)
 	case err != nil:
@@ -212,19 +219,19 @@ func (g *gathering) add(kv *storage.KeyValue) error {
 }
 
 // read builds a tree of the objects below a prefix from the backend, as of a revision,
-// zero for the current. made is that of gathering.
-func (r *Resource) read(ctx context.Context, prefix string, revision int64, made func(*Record)) (*tree, int64, error) {
+// zero for the current, and returns what it had to leave out. made is that of gathering.
+func (r *Resource) read(ctx context.Context, prefix string, revision int64, made func(*Record)) (*tree, UnreadableObjects, int64, error) {
 	g := gathering{Resource: r, made: made, tree: newTree()}
 	opts := storage.ListOptions{Limit: loadPage, MaxBytes: loadBytes, Revision: revision}
 	for {
 		page, err := r.store.scan(ctx, prefix, opts, g.add)
 		switch {
 		case err != nil:
-			return nil, 0, err
+			return nil, nil, 0, err
 		case !page.More && len(g.unreadable) > 0:
-			return nil, 0, g.unreadable
+			return nil, nil, 0, g.unreadable
 		case !page.More:
-			return g.tree, page.Revision, nil
+			return g.tree, g.out, page.Revision, nil
 		}
 		opts.Revision, opts.Start = page.Revision, storage.NextKey(g.last)
 	}
@@ -245,7 +252,7 @@ func (r *Resource) drop() {
 	if r.tree != nil && r.store.values != nil {
 		r.tree.All(func(rec *Record) bool { r.store.values.Drop(rec); return true })
 	}
-	r.state, r.tree, r.snapshot, r.arrived, r.pins, r.pending = unloaded, nil, nil, arrivals{}, nil, pending{}
+	r.state, r.tree, r.snapshot, r.arrived, r.pins, r.pending, r.leftOut = unloaded, nil, nil, arrivals{}, nil, pending{}, leftOut{}
 	r.indexes.all = nil
 	r.log.end(ErrExpired)
 	r.log = newEventLog(r.store.values)
@@ -282,23 +289,31 @@ func (r *Resource) enter(ev *storage.Event) {
 		prev = nil
 	}
 	entry := logEntry{revision: ev.KV.ModRevision}
-	if ev.Op == storage.Deleted {
-		r.tree.Delete(ev.KV.Key)
-		if prev == nil {
-			return
-		}
-		entry.old, entry.last = prev, prev.At(ev.KV.ModRevision)
-	} else {
-		rec := r.pending.take(&ev.KV)
-		if rec == nil {
+	var rec *Record
+	var one *Unreadable // the object can no longer be decoded: for readers it is gone
+	r.takeInLocked(ev.KV.Key)
+	if ev.Op != storage.Deleted {
+		if rec = r.pending.take(&ev.KV); rec == nil {
 			var err error
-			if rec, err = r.readRecord(&ev.KV); err != nil {
+			if rec, err = r.readRecord(&ev.KV); err != nil && !(errors.As(err, &one) && one.Revision != 0) {
 				r.store.log.Error("store: object cannot be read", "key", ev.KV.Key, "error", err)
 				r.drop()
 				r.spoiled = !errors.Is(err, budget.ErrBusy)
 				return
 			}
 		}
+	}
+	if one != nil {
+		r.leaveOutLocked(one)
+	}
+	if rec == nil {
+		r.tree.Delete(ev.KV.Key)
+		if prev == nil {
+			r.snapshot = nil // of what is left out
+			return
+		}
+		entry.old, entry.last = prev, prev.At(ev.KV.ModRevision)
+	} else {
 		r.noteSize(rec)
 		r.store.values.Keep(rec)
 		r.tree.Set(rec)
@@ -329,6 +344,7 @@ type Snapshot struct {
 	indexes  []*index
 	own      int  // bytes of records that are not those of the cache
 	part     bool // only some of the objects
+	out      UnreadableObjects
 	// following is how many objects of a part come after those in the snapshot, if it is a page; more
 	// says that there are some.
 	following int
@@ -347,9 +363,9 @@ func (r *Resource) snap() *Snapshot {
 		return nil
 	}
 	if r.snapshot == nil {
-		r.snapshot = &Snapshot{Revision: r.store.position.Load(), tree: r.tree.Clone(), indexes: r.indexes.clones()}
+		r.snapshot = &Snapshot{Revision: r.store.position.Load(), tree: r.tree.Clone(), indexes: r.indexes.clones(), out: r.leftOut.listLocked()}
 	} else if position := r.store.position.Load(); r.snapshot.Revision < position {
-		r.snapshot = &Snapshot{Revision: position, tree: r.snapshot.tree, indexes: r.snapshot.indexes}
+		r.snapshot = &Snapshot{Revision: position, tree: r.snapshot.tree, indexes: r.snapshot.indexes, out: r.snapshot.out}
 	}
 	return r.snapshot
 }
@@ -442,7 +458,7 @@ func (r *Resource) exactly(ctx context.Context, revision int64) (*Snapshot, erro
 		}
 		// If the cache was dropped meanwhile, nothing is known of what has changed.
 		if !r.ChangedSince(revision) {
-			return &Snapshot{Revision: revision, tree: s.tree, indexes: s.indexes}, nil
+			return &Snapshot{Revision: revision, tree: s.tree, indexes: s.indexes, out: s.out}, nil
 		}
 	}
 	if s := r.pinned(revision); s != nil {
@@ -500,6 +516,9 @@ func (r *Resource) Get(ctx context.Context, key string, read Read) (*Record, err
 		return nil, err
 	}
 	rec, confirmed, err := r.cached(key)
+	if errors.As(err, new(*Unreadable)) {
+		return r.newest(ctx, key)
+	}
 	if err == nil && !confirmed && read == (Read{}) {
 		return r.confirm(ctx, rec)
 	}
@@ -516,6 +535,9 @@ func (r *Resource) cached(key string) (rec *Record, confirmed bool, err error) {
 	}
 	if rec, ok := r.tree.Get(key); ok {
 		return rec, r.doubts.confirmed(rec), nil
+	}
+	if one := r.leftOut.byKey[key]; one != nil {
+		return nil, false, one
 	}
 	return nil, false, fmt.Errorf("%w: %s", storage.ErrNotFound, key)
 }

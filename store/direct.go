@@ -93,14 +93,14 @@ func (r *Resource) directAndPin(ctx context.Context, revision int64) (*Snapshot,
 
 // Direct reads the objects whose keys begin with prefix from the backend, without the
 // cache, as of a revision, zero for the current. Objects elsewhere in the resource that
-// cannot be read are no reason for it to fail, as they are for Snapshot.
+// cannot be decrypted are no reason for it to fail, as they are for Snapshot.
 func (r *Resource) Direct(ctx context.Context, prefix string, revision int64) (*Snapshot, error) {
 	read := &Snapshot{part: prefix != r.prefix}
-	tree, current, err := r.read(ctx, prefix, revision, r.keptBy(read))
+	tree, out, current, err := r.read(ctx, prefix, revision, r.keptBy(read))
 	if err != nil {
 		return nil, err
 	}
-	read.tree, read.Revision = tree, cmp.Or(revision, current)
+	read.tree, read.out, read.Revision = tree, out, cmp.Or(revision, current)
 	return read, nil
 }
 

@@ -97,9 +97,10 @@ func (r *Resource) readFew(ctx context.Context, prefix string, opts storage.List
 		return nil, err
 	case len(g.unreadable) > 0:
 		return nil, g.unreadable
-	case page.More && g.seen < opts.Limit:
+	case page.More && (g.seen < opts.Limit || len(g.out) > 0): // or how many follow is not known
 		return nil, errMany
 	}
+	s.out = g.out
 	s.tree, s.Revision = g.tree, cmp.Or(opts.Revision, page.Revision)
 	s.more, s.following = page.More, int(page.Remaining)
 	return s, nil

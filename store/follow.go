@@ -19,6 +19,9 @@ import (
 // the consumer knows every write that this process has acknowledged, and those
 // of other processes when their events arrive.
 type Follower struct {
+	// Complete makes Pull fail as long as an object cannot be decoded, for a consumer that
+	// must not decide without it.
+	Complete  bool
 	resources func() []*Resource
 	log       *slog.Logger
 
@@ -74,6 +77,15 @@ func (f *Follower) Pull(ctx context.Context, apply func(reset bool, changes []re
 	old := f.position.Load()
 	if old != nil && old.current() {
 		return nil // somebody else has pulled meanwhile
+	}
+	if old != nil && f.Complete {
+		for _, w := range old.watchers {
+			if out := w.r.LeftOut(); len(out) > 0 {
+				f.position.Store(nil) // the consumer gets all objects when it can be read
+				old.close()
+				return out
+			}
+		}
 	}
 	if old != nil {
 		next := &position{watchers: old.watchers}
@@ -164,6 +176,9 @@ func (f *Follower) list(ctx context.Context) (p *position, changes []resource.Ch
 	for _, r := range f.resources() {
 		p.acknowledged = append(p.acknowledged, r.acknowledged.Load())
 		snapshot, err := r.Snapshot(ctx, Read{})
+		if err == nil && f.Complete {
+			err = snapshot.complete(r.prefix)
+		}
 		if err != nil {
 			return p, nil, err
 		}

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/apikeel/kelson/storage"
@@ -24,9 +27,14 @@ func (e *Unreadable) Error() string { return fmt.Sprintf("%s cannot be read: %v"
 // Unwrap returns why.
 func (e *Unreadable) Unwrap() error { return e.Err }
 
-// UnreadableObjects is why a resource can be neither listed nor watched: what is
-// decided by what is not there must not be decided while nobody can say what is.
-// It has the first of them, in the order of their keys.
+// UnreadableObjects are such objects, in the order of their keys. As an error, of objects
+// that cannot be decrypted, it is why a resource can be neither listed nor watched: a key
+// that is missing concerns many, and what is decided by what is not there must not be
+// decided while nobody can say what is. It has the first of them then.
+//
+// Objects that cannot be decoded are left out of lists and watches, and are named in the
+// log: one of them must not keep all readers of the resource from the others. Snapshots
+// say what is left out, for parts of the server that must not decide without it.
 type UnreadableObjects []*Unreadable
 
 // Error implements error.
@@ -53,6 +61,77 @@ const (
 	// objects that cannot be read, unless one of its objects changes.
 	brokenFor = time.Second
 )
+
+// leftOut are the objects of a loaded resource that cannot be decoded.
+type leftOut struct {
+	byKey map[string]*Unreadable
+	list  UnreadableObjects // of byKey; nil after a change
+}
+
+// maxLogged is how many of them are named in the log, for each load of the resource.
+const maxLogged = 100
+
+// leaveOutLocked notes an object that cannot be decoded.
+func (r *Resource) leaveOutLocked(one *Unreadable) {
+	if r.leftOut.byKey == nil {
+		r.leftOut.byKey = map[string]*Unreadable{}
+	}
+	r.leftOut.byKey[one.Key], r.leftOut.list = one, nil
+	if len(r.leftOut.byKey) <= maxLogged {
+		r.store.log.Error("store: object cannot be decoded, it is left out of lists and watches", "key", one.Key, "revision", one.Revision, "error", one.Err)
+	}
+}
+
+// takeInLocked forgets that an object could not be decoded, before its next state is read.
+func (r *Resource) takeInLocked(key string) {
+	if _, out := r.leftOut.byKey[key]; out {
+		delete(r.leftOut.byKey, key)
+		r.leftOut.list = nil
+	}
+}
+
+// listLocked returns the objects in the order of their keys.
+func (l *leftOut) listLocked() UnreadableObjects {
+	if l.list == nil && len(l.byKey) > 0 {
+		l.list = slices.SortedFunc(maps.Values(l.byKey), func(a, b *Unreadable) int { return strings.Compare(a.Key, b.Key) })
+	}
+	return l.list
+}
+
+// LeftOut returns the objects whose keys begin with prefix that are not in the snapshot,
+// since they cannot be decoded.
+func (s *Snapshot) LeftOut(prefix string) (out UnreadableObjects) {
+	for _, one := range s.out {
+		if strings.HasPrefix(one.Key, prefix) {
+			out = append(out, one)
+		}
+	}
+	return out
+}
+
+// LeftOut returns the objects that are not in the cache, since they cannot be decoded.
+func (r *Resource) LeftOut() UnreadableObjects {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.leftOut.listLocked()
+}
+
+// complete returns an error if objects whose keys begin with prefix are left out.
+func (s *Snapshot) complete(prefix string) error {
+	if out := s.LeftOut(prefix); len(out) > 0 {
+		return out
+	}
+	return nil
+}
+
+// readOrLeaveOut is readRecord that returns nil for an object that cannot be decoded.
+func (r *Resource) readOrLeaveOut(kv *storage.KeyValue) (*Record, error) {
+	rec, err := r.readRecord(kv)
+	if one := (*Unreadable)(nil); errors.As(err, &one) && one.Revision != 0 {
+		return nil, nil
+	}
+	return rec, err
+}
 
 // broken is that a resource cannot be loaded.
 type broken struct {
@@ -89,7 +168,7 @@ func (r *Resource) remember(err error) {
 }
 
 // Spoiled reports whether the resource was loaded, and has not been since an object
-// changed so that it cannot be read.
+// changed so that it cannot be decrypted.
 func (r *Resource) Spoiled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

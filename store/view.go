@@ -16,7 +16,8 @@ import (
 //	Read{Any: true}           what the cache has
 //
 // The objects are decoded for each call and belong to the caller, unless the
-// view is Shared. Errors are those of Resource.Get and Resource.Snapshot.
+// view is Shared. Errors are those of Resource.Get and Resource.Snapshot; a list of objects of
+// which one cannot be decoded fails.
 type View struct {
 	*Resource
 	read   Read
@@ -52,6 +53,9 @@ func (v View) Get(ctx context.Context, namespace, name string) (resource.Object,
 // List implements resource.Lister.
 func (v View) List(ctx context.Context, namespace string) ([]resource.Object, error) {
 	snapshot, err := v.Snapshot(ctx, v.read)
+	if err == nil {
+		err = snapshot.complete(v.Key(namespace, ""))
+	}
 	if err != nil || snapshot.Len() == 0 {
 		return nil, err
 	}

@@ -463,13 +463,15 @@ func (r *Resource) entry(ev *storage.Event) (*logEntry, error) {
 	e := &logEntry{revision: ev.KV.ModRevision}
 	var err error
 	if ev.Op != storage.Created {
-		if e.old, err = r.readRecord(&ev.Prev); err != nil {
+		if e.old, err = r.readOrLeaveOut(&ev.Prev); err != nil {
 			return nil, err
 		}
-		e.last = e.old.At(ev.KV.ModRevision)
+		if e.old != nil {
+			e.last = e.old.At(ev.KV.ModRevision)
+		}
 	}
 	if ev.Op != storage.Deleted {
-		if e.now, err = r.readRecord(&ev.KV); err != nil {
+		if e.now, err = r.readOrLeaveOut(&ev.KV); err != nil {
 			return nil, err
 		}
 	}

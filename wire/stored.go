@@ -247,6 +247,9 @@ func decodeJSON(def *resource.Definition, data []byte) (*resource.Version, resou
 			data = text
 		}
 	}
+	if text := bytes.TrimLeft(data, " \t\r\n"); len(text) == 0 || text[0] != '{' {
+		return nil, nil, errNotAnObject // null would be an object without a name
+	}
 	// Structs of different versions cannot take each other's JSON.
 	var kind metav1.TypeMeta
 	if err := kjson.UnmarshalCaseSensitivePreserveInts(data, &kind); err != nil {
