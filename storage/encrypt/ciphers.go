@@ -124,13 +124,16 @@ func (t gcm) open(_ context.Context, stored []byte, key string) ([]byte, bool, e
 // with, and of the derived key.
 const seedSize = 32
 
+// maxSeed bounds the seed that a plugin decrypts, of which thousands are cached.
+const maxSeed = 1 << 10
+
 // derivedGCM is AES-GCM with a key for every value, derived with HKDF from a seed and from
 // random bytes that are stored in front of the value. So a nonce is never used twice
 // with a key, however many values there are.
 type derivedGCM struct{ seed []byte }
 
 func newDerivedGCM(seed []byte) (derivedGCM, error) {
-	if len(seed) < seedSize {
+	if len(seed) < seedSize || len(seed) > maxSeed {
 		return derivedGCM{}, fmt.Errorf("invalid seed length %d used for key generation", len(seed))
 	}
 	return derivedGCM{seed}, nil

@@ -238,6 +238,8 @@ type service struct {
 	keyID    string
 	healthz  string
 	decrypts int
+	// seal and unseal replace what Encrypt and Decrypt answer; nil answers truly.
+	seal, unseal func([]byte) ([]byte, error)
 }
 
 func (s *service) Status(context.Context, *kmsapi.StatusRequest) (*kmsapi.StatusResponse, error) {
@@ -249,8 +251,15 @@ func (s *service) Status(context.Context, *kmsapi.StatusRequest) (*kmsapi.Status
 func (s *service) Encrypt(_ context.Context, r *kmsapi.EncryptRequest) (*kmsapi.EncryptResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	sealed := append([]byte{1}, r.Plaintext...)
+	if s.seal != nil {
+		var err error
+		if sealed, err = s.seal(sealed); err != nil {
+			return nil, err
+		}
+	}
 	return &kmsapi.EncryptResponse{
-		Ciphertext: append([]byte{1}, r.Plaintext...), KeyId: s.keyID, Annotations: map[string][]byte{"a.example.com": []byte("1"), "b.example.com": nil},
+		Ciphertext: sealed, KeyId: s.keyID, Annotations: map[string][]byte{"a.example.com": []byte("1"), "b.example.com": nil},
 	}, nil
 }
 
@@ -260,6 +269,10 @@ func (s *service) Decrypt(_ context.Context, r *kmsapi.DecryptRequest) (*kmsapi.
 	s.decrypts++
 	if string(r.Annotations["a.example.com"]) != "1" {
 		return nil, errors.New("annotations are lost")
+	}
+	if s.unseal != nil {
+		plain, err := s.unseal(r.Ciphertext[1:])
+		return &kmsapi.DecryptResponse{Plaintext: plain}, err
 	}
 	return &kmsapi.DecryptResponse{Plaintext: r.Ciphertext[1:]}, nil
 }
@@ -308,14 +321,14 @@ func TestKMS(t *testing.T) {
 		}
 	}
 	read(b, false)
-	if s.decrypts != 0 {
-		t.Error("the service is asked for a seed that is known")
+	if s.decrypts != 1 {
+		t.Errorf("the service is asked %d times, want once, when the seed is new", s.decrypts)
 	}
 	other := open(t, below, file("secrets", provider))
 	read(other, false)
 	read(other, false)
-	if s.decrypts != 1 {
-		t.Errorf("the service is asked %d times for one seed", s.decrypts)
+	if s.decrypts != 3 {
+		t.Errorf("the service is asked %d times, want once more for the new seed of the other one, and once for that of the first", s.decrypts)
 	}
 
 	// The key changes, and the clock goes on.

@@ -1,6 +1,7 @@
 package encrypt
 
 import (
+	"bytes"
 	"context"
 	"crypto/aes"
 	"crypto/rand"
@@ -38,6 +39,8 @@ const (
 	healthyTTL, unhealthyTTL = 20 * time.Second, 3 * time.Second
 	// maxDecryptedSeeds bounds the number of cached decrypted seeds.
 	maxDecryptedSeeds = 4096
+	// maxAnswer and maxAnswerHeader bound an answer of a plugin, and the text of its error, in bytes.
+	maxAnswer, maxAnswerHeader = 128 << 10, 16 << 10
 )
 
 // plugin is a KMS v2 plugin on a Unix socket. It never sees values: these are encrypted
@@ -94,7 +97,8 @@ func connect(c *kmsConfig, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///"+socket, append(opts,
 		grpc.WithAuthority("localhost"),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(maxAnswer)),
+		grpc.WithMaxHeaderListSize(maxAnswerHeader),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		}))...)
@@ -179,16 +183,16 @@ func (p *plugin) status(ctx context.Context) (*kmsapi.StatusResponse, error) {
 func (p *plugin) evaluateStatus(ctx context.Context, s *kmsapi.StatusResponse) error {
 	var errs []error
 	if s.Healthz != "ok" {
-		errs = append(errs, fmt.Errorf("got unexpected healthz status: %s", s.Healthz))
+		errs = append(errs, fmt.Errorf("got unexpected healthz status: %.1024s", s.Healthz))
 	}
 	if s.Version != "v2" && s.Version != "v2beta1" {
-		errs = append(errs, fmt.Errorf("expected KMSv2 API version v2, got %s", s.Version))
+		errs = append(errs, fmt.Errorf("expected KMSv2 API version v2, got %.1024s", s.Version))
 	} else {
 		if p.version == "" {
 			p.version = s.Version
 		}
 		if p.version != s.Version {
-			errs = append(errs, fmt.Errorf("KMSv2 API version should not change after the initial status response version %s, got %s", p.version, s.Version))
+			errs = append(errs, fmt.Errorf("KMSv2 API version should not change after the initial status response version %s, got %.1024s", p.version, s.Version))
 		}
 	}
 	if err := validKeyID(s.KeyId); err != nil {
@@ -219,6 +223,9 @@ func (p *plugin) rotate(ctx context.Context, keyID string) error {
 	}
 	uid := uuid.NewString()
 	next, err := p.newSeed(ctx, uid)
+	if err == nil {
+		err = p.verify(ctx, next)
+	}
 	if err == nil && next.keyID == keyID {
 		next.expires = expires
 		p.cacheSeed(next.id, next.derivedGCM)
@@ -263,6 +270,25 @@ func (p *plugin) newSeed(ctx context.Context, uid string) (*seedState, error) {
 	return s, s.source.validate()
 }
 
+// verify checks that the plugin gives back the seed that it has encrypted, before any value depends on
+// it, and that it has not given the same ciphertext for another one.
+func (p *plugin) verify(ctx context.Context, s *seedState) error {
+	p.decryptedMu.Lock()
+	known, ok := p.decryptedSeeds[s.id].(derivedGCM)
+	p.decryptedMu.Unlock()
+	if ok && !bytes.Equal(known.seed, s.seed) {
+		return errors.New("the plugin encrypts different DEKs to the same bytes")
+	}
+	answer, err := p.decrypt(ctx, &s.source)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(answer, s.seed) {
+		return errors.New("the plugin decrypts a DEK to other bytes than it has encrypted")
+	}
+	return nil
+}
+
 func (p *plugin) seal(ctx context.Context, value []byte, key string) ([]byte, error) {
 	ctx, span := trace.Start(ctx, "TransformToStorage with envelopeTransformer", trace.String("transformer.provider.name", p.name))
 	defer span.End()
@@ -304,7 +330,7 @@ func (p *plugin) open(ctx context.Context, stored []byte, key string) ([]byte, b
 	if state == nil {
 		return nil, false, errNoSeed
 	}
-	t, err := p.decryptSource(ctx, &from)
+	t, cached, err := p.decryptSource(ctx, &from)
 	if err != nil {
 		span.Fail(err)
 		return nil, false, err
@@ -317,45 +343,52 @@ func (p *plugin) open(ctx context.Context, stored []byte, key string) ([]byte, b
 		span.Fail(err)
 	} else {
 		span.Event("Data decryption succeeded")
+		if !cached {
+			p.cacheSeed(from.id(), t) // a wrong one is asked for again
+		}
 	}
 	return value, from.keyID != state.keyID || from.kind != sourceSeed, err
 }
 
 // decryptSource returns the transformer for values of a source: cached, or with a seed that
 // the plugin decrypts.
-func (p *plugin) decryptSource(ctx context.Context, from *source) (transformer, error) {
-	id := from.id()
+func (p *plugin) decryptSource(ctx context.Context, from *source) (t transformer, cached bool, err error) {
 	p.decryptedMu.Lock()
-	t := p.decryptedSeeds[id]
+	t = p.decryptedSeeds[from.id()]
 	p.decryptedMu.Unlock()
 	if t != nil {
-		return t, nil
+		return t, true, nil
 	}
 	p.measure.observe(1, measure.DataKeyMisses)
 	span := trace.From(ctx)
 	span.Event("About to decrypt DEK using remote service")
+	key, err := p.decrypt(ctx, from)
+	if err != nil {
+		span.Event("DEK decryption failed")
+		return nil, false, err
+	}
+	span.Event("DEK decryption succeeded")
+	if from.kind == sourceSeed {
+		t, err = newDerivedGCM(key)
+	} else if block, aesErr := aes.NewCipher(key); aesErr != nil {
+		err = aesErr
+	} else {
+		t, err = newGCM(block)
+	}
+	return t, false, err
+}
+
+// decrypt has the plugin decrypt the seed or key of a source.
+func (p *plugin) decrypt(ctx context.Context, from *source) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	answer, err := p.service.Decrypt(ctx, &kmsapi.DecryptRequest{
 		Ciphertext: from.ciphertext, Uid: uuid.NewString(), KeyId: from.keyID, Annotations: from.annotations,
 	})
 	if err != nil {
-		span.Event("DEK decryption failed")
 		return nil, fmt.Errorf("failed to decrypt DEK, error: %w", err)
 	}
-	span.Event("DEK decryption succeeded")
-	if from.kind == sourceSeed {
-		t, err = newDerivedGCM(answer.Plaintext)
-	} else if block, aesErr := aes.NewCipher(answer.Plaintext); aesErr != nil {
-		err = aesErr
-	} else {
-		t, err = newGCM(block)
-	}
-	if err != nil {
-		return nil, err
-	}
-	p.cacheSeed(id, t)
-	return t, nil
+	return answer.Plaintext, nil
 }
 
 // cacheSeed adds a decrypted seed to the cache.

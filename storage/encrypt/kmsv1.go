@@ -78,7 +78,10 @@ func (p *pluginV1) check(ctx context.Context) error {
 	sealed, err := p.encrypt(ctx, []byte("ping"))
 	if err == nil {
 		section = "decrypt"
-		_, err = p.decrypt(ctx, sealed)
+		var ping []byte
+		if ping, err = p.decrypt(ctx, sealed); err == nil && string(ping) != "ping" {
+			err = errors.New("the plugin decrypts to other bytes than it has encrypted")
+		}
 	}
 	p.checkedAt, p.validFor, p.lastResult = p.now(), healthyTTL, err
 	if err != nil {
@@ -100,7 +103,7 @@ func (p *pluginV1) checkVersion(ctx context.Context) error {
 		return fmt.Errorf("failed get version from remote KMS provider: %w", err)
 	}
 	if answer.Version != kmsV1Version {
-		return fmt.Errorf("KMS provider api version %s is not supported, only %s is supported now", answer.Version, kmsV1Version)
+		return fmt.Errorf("KMS provider api version %.1024s is not supported, only %s is supported now", answer.Version, kmsV1Version)
 	}
 	p.supported = true
 	return nil
@@ -144,10 +147,11 @@ func (p *pluginV1) seal(ctx context.Context, value []byte, key string) ([]byte, 
 	if len(sealed) > math.MaxUint16 {
 		return nil, fmt.Errorf("KMS provider %s returned an encrypted key of %d bytes, at most %d can be stored", p.name, len(sealed), math.MaxUint16)
 	}
-	t, err := p.withKey(sealed, secret)
+	t, err := withKey(secret)
 	if err != nil {
 		return nil, err
 	}
+	p.cache(sealed, t)
 	head := make([]byte, 0, 2+len(sealed))
 	head = append(binary.BigEndian.AppendUint16(head, uint16(len(sealed))), sealed...)
 	return t.gcm.sealAfter(head, value, key), nil
@@ -171,15 +175,19 @@ func (p *pluginV1) open(ctx context.Context, stored []byte, key string) ([]byte,
 	if err != nil {
 		return nil, false, err
 	}
-	t, err := p.withKey(sealed, secret)
+	t, err := withKey(secret)
 	if err != nil {
 		return nil, false, err
 	}
-	return t.open(ctx, data, key)
+	value, stale, err := t.open(ctx, data, key)
+	if err == nil {
+		p.cache(sealed, t) // a wrong one is asked for again
+	}
+	return value, stale, err
 }
 
-// withKey returns the transformer of a key, and caches it.
-func (p *pluginV1) withKey(sealed, secret []byte) (gcmOrCBC, error) {
+// withKey returns the transformer of a key.
+func withKey(secret []byte) (gcmOrCBC, error) {
 	block, err := aes.NewCipher(secret)
 	if err != nil {
 		return gcmOrCBC{}, err
@@ -188,12 +196,15 @@ func (p *pluginV1) withKey(sealed, secret []byte) (gcmOrCBC, error) {
 	if err != nil {
 		return gcmOrCBC{}, err
 	}
-	t := gcmOrCBC{sealing, cbc{block}}
+	return gcmOrCBC{sealing, cbc{block}}, nil
+}
+
+// cache keeps the transformer of an encrypted key.
+func (p *pluginV1) cache(sealed []byte, t gcmOrCBC) {
 	if p.keys != nil {
 		p.keys.Add(string(sealed), t)
 		p.measure.observe(float64(p.keys.Len())/float64(p.maxCache), measure.KMSCacheFill)
 	}
-	return t, nil
 }
 
 // gcmOrCBC seals with AES-GCM, and opens what Kubernetes before 1.25 has sealed with

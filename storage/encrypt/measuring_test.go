@@ -85,12 +85,12 @@ func TestKMSMeasured(t *testing.T) {
 	one, server := hash("1"), hash(measure.ServerName())
 	used := func(metric, direction string) string { return metric + " " + direction + " k " + one + " " + server }
 	observed(t, sink, "apiserver_envelope_encryption", map[string]int{
-		measure.KMSDuration + method + "Status OK": 1, measure.KMSDuration + method + "Encrypt OK": 1,
+		measure.KMSDuration + method + "Status OK": 1, measure.KMSDuration + method + "Encrypt OK": 1, measure.KMSDuration + method + "Decrypt OK": 1,
 		used(measure.KMSKeyUses, toStorage): 1, used(measure.KMSKeyLastUse, toStorage): 1,
 		measure.KMSKeyLastStatus + " k " + one + " " + server: 1, measure.KMSSources + " k": 1,
 	})
 	observed(t, reading, "apiserver_envelope_encryption", map[string]int{
-		measure.KMSDuration + method + "Status OK": 1, measure.KMSDuration + method + "Encrypt OK": 1, measure.KMSDuration + method + "Decrypt OK": 1,
+		measure.KMSDuration + method + "Status OK": 1, measure.KMSDuration + method + "Encrypt OK": 1, measure.KMSDuration + method + "Decrypt OK": 2,
 		used(measure.KMSKeyUses, fromStorage): 2, used(measure.KMSKeyLastUse, fromStorage): 2,
 		measure.KMSKeyLastStatus + " k " + one + " " + server: 1, measure.KMSSources + " k": 2,
 	})
