@@ -23,6 +23,7 @@ import (
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/proxy"
+	"k8s.io/streaming/pkg/httpstream"
 
 	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/metrics/measure"
@@ -75,6 +76,7 @@ func New(cfg Config) (*Connector, error) {
 		dial = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}).DialContext
 		routable = (&net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second, Control: checkRoutable}).DialContext
 	}
+	dial, routable = guarded(dial), guarded(routable)
 	kubelets, err := newKubelets(cfg, dial, routable)
 	if err != nil {
 		return nil, err
@@ -139,9 +141,7 @@ func (c *Connector) transport(to *resource.Location) *http.Transport {
 func (c *Connector) Connect(w http.ResponseWriter, r *http.Request, to *resource.Location, fail func(error)) {
 	r = r.WithContext(logr.NewContext(r.Context(), c.log))
 	r.Header = forwardedHeader(r.Header)
-	if _, ok := w.(http.Hijacker); ok {
-		w = &closingWriter{w, r.Context()}
-	}
+	r, w = guardUpgrade(r, w)
 	if c.tryTranslate(w, r, to, fail) {
 		return
 	}
@@ -183,11 +183,28 @@ func forwardedHeader(h http.Header) http.Header {
 // context ends, as it does when the server stops.
 type closingWriter struct {
 	http.ResponseWriter
-	ctx context.Context
+	ctx   context.Context
+	guard *answerGuard // of the connection to the backend; nil unless the request is an upgrade
+}
+
+// guardUpgrade guards the connections of an upgrade on both sides. Package proxy takes over that of the client
+// when it has read the answer of the backend.
+func guardUpgrade(r *http.Request, w http.ResponseWriter) (*http.Request, http.ResponseWriter) {
+	var guard *answerGuard
+	if httpstream.IsUpgradeRequest(r) {
+		var ctx context.Context
+		ctx, guard = withGuard(r.Context())
+		r = r.WithContext(ctx)
+	}
+	if _, ok := w.(http.Hijacker); ok {
+		w = &closingWriter{w, r.Context(), guard}
+	}
+	return r, w
 }
 
 // Hijack implements http.Hijacker.
 func (w *closingWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	w.guard.release()
 	conn, buffer, err := w.ResponseWriter.(http.Hijacker).Hijack()
 	if err == nil {
 		context.AfterFunc(w.ctx, func() { _ = conn.Close() })

@@ -2,6 +2,7 @@ package connect
 
 import (
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 
@@ -34,8 +35,16 @@ func Proxy(w http.ResponseWriter, r *http.Request, to *url.URL, via Via) {
 	}
 	out := r.WithContext(logr.NewContext(r.Context(), log))
 	out.Header = forwardedHeader(r.Header)
-	if _, ok := w.(http.Hijacker); ok {
-		w = &closingWriter{w, r.Context()}
+	out, w = guardUpgrade(out, w)
+	transport := via.Transport
+	if httpstream.IsUpgradeRequest(r) {
+		// It dials a connection for itself.
+		transport = transport.Clone()
+		dial := transport.DialContext
+		if dial == nil {
+			dial = new(net.Dialer).DialContext
+		}
+		transport.DialContext = guarded(dial)
 	}
 	fail := func(err error) {
 		if httpstream.IsUpgradeRequest(r) {
@@ -44,8 +53,8 @@ func Proxy(w http.ResponseWriter, r *http.Request, to *url.URL, via Via) {
 		}
 		via.Fail(err)
 	}
-	handler := proxy.NewUpgradeAwareHandler(to, ownHeaderTransport{via.Transport, w.Header(), via.Answered}, false, false, proxy.NewErrorResponder(responder(fail)))
-	handler.UpgradeTransport = proxy.NewUpgradeRequestRoundTripper(via.Transport, proxy.MirrorRequest)
+	handler := proxy.NewUpgradeAwareHandler(to, ownHeaderTransport{transport, w.Header(), via.Answered}, false, false, proxy.NewErrorResponder(responder(fail)))
+	handler.UpgradeTransport = proxy.NewUpgradeRequestRoundTripper(transport, proxy.MirrorRequest)
 	handler.RejectForwardingRedirects = !via.ForwardRedirects
 	handler.FlushInterval = -1 // flush every write: events of a watch must not wait
 	handler.ServeHTTP(w, out)

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -15,8 +14,10 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+	apicore "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	apistream "k8s.io/apimachinery/pkg/util/httpstream"
 	apiforward "k8s.io/apimachinery/pkg/util/portforward"
 	"k8s.io/apimachinery/pkg/util/proxy"
 	apiremote "k8s.io/apimachinery/pkg/util/remotecommand"
@@ -108,16 +109,56 @@ func channel(on bool, t wsstream.ChannelType) wsstream.ChannelType {
 
 // runSPDY runs a command over SPDY.
 func (c *Connector) runSPDY(ctx context.Context, to *resource.Location, options remotecommand.StreamOptions) error {
+	ctx, guard := withGuard(ctx)
 	way, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{UpgradeTransport: c.transport(to), PingPeriod: pingPeriod})
 	if err != nil {
 		return err
 	}
-	command, err := remotecommand.NewSPDYExecutorRejectRedirects(way, clientspdy.NewUpgraderForStreaming(way), http.MethodPost, to.URL)
+	command, err := remotecommand.NewSPDYExecutorRejectRedirects(way, boundedUpgrader{clientspdy.NewUpgraderForStreaming(way), guard}, http.MethodPost, to.URL)
 	if err != nil {
 		return err
 	}
 	return command.StreamWithContext(ctx, options)
 }
+
+// boundedUpgrader bounds what a kubelet has the server keep: its answer, which package spdy reads whole if it
+// is an error, and the stream in which it says how a command ended, which package remotecommand does.
+type boundedUpgrader struct {
+	clientspdy.Upgrader
+	guard *answerGuard
+}
+
+// NewConnection implements clientspdy.Upgrader.
+func (u boundedUpgrader) NewConnection(resp *http.Response) (apistream.Connection, error) {
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		u.guard.release()
+	}
+	conn, err := u.Upgrader.NewConnection(resp)
+	if err != nil {
+		return nil, err
+	}
+	return boundedConnection{conn}, nil
+}
+
+type boundedConnection struct{ apistream.Connection }
+
+// CreateStream implements httpstream.Connection.
+func (c boundedConnection) CreateStream(headers http.Header) (apistream.Stream, error) {
+	stream, err := c.Connection.CreateStream(headers)
+	if err == nil && headers.Get(apicore.StreamType) == apicore.StreamTypeError {
+		stream = boundedStream{stream, &io.LimitedReader{R: stream, N: maxErrorBody}}
+	}
+	return stream, err
+}
+
+// boundedStream ends after so many bytes.
+type boundedStream struct {
+	apistream.Stream
+	limit *io.LimitedReader
+}
+
+// Read implements io.Reader.
+func (s boundedStream) Read(p []byte) (int, error) { return s.limit.Read(p) }
 
 // terminalSizes reads resize messages of the client's terminal.
 type terminalSizes struct {
@@ -167,7 +208,8 @@ func commandStatus(err error) metav1.Status {
 
 // tunnel connects to SPDY for a client that tunnels it through a WebSocket.
 func (c *Connector) tunnel(w http.ResponseWriter, r *http.Request, to *resource.Location, fail func(error)) {
-	conn, err := proxy.DialURL(r.Context(), to.URL, c.transport(to))
+	ctx, guard := withGuard(r.Context())
+	conn, err := proxy.DialURL(ctx, to.URL, c.transport(to))
 	if err != nil {
 		fail(fmt.Errorf("error dialing backend: %w", err))
 		return
@@ -177,18 +219,17 @@ func (c *Connector) tunnel(w http.ResponseWriter, r *http.Request, to *resource.
 		fail(fmt.Errorf("error sending request: %w", err))
 		return
 	}
-	// The client may disconnect before the backend answers.
-	stop := context.AfterFunc(r.Context(), func() { _ = conn.Close() })
-	defer stop()
-	limit := &io.LimitedReader{R: conn, N: maxAnswerHeader}
-	buffered := bufio.NewReader(limit)
+	buffered := bufio.NewReader(conn)
 	resp, err := http.ReadResponse(buffered, nil)
-	limit.N = math.MaxInt64
+	guard.release()
 	if err != nil {
 		fail(err)
 		return
 	}
-	defer resp.Body.Close()
+	defer func() {
+		_ = conn.Close() // first: closing a body reads it to its end
+		_ = resp.Body.Close()
+	}()
 	switch {
 	case resp.StatusCode >= http.StatusBadRequest:
 		w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
