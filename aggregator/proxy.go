@@ -53,6 +53,10 @@ func (b *backend) proxyQuery(w http.ResponseWriter, r *http.Request, query reque
 		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
 		return
 	}
+	if hasDots(r.URL.Path) {
+		b.server.Fail(w, r, apierrors.NewBadRequest("a path with . or .. between slashes is not sent on to another API server"))
+		return
+	}
 	if b.broken != nil {
 		http.Error(w, b.broken.Error(), http.StatusInternalServerError)
 		return
@@ -92,6 +96,17 @@ func (b *backend) proxyQuery(w http.ResponseWriter, r *http.Request, query reque
 		r = r.WithContext(ctx)
 	}
 	b.forward(w, r, req, user, location)
+}
+
+// hasDots reports whether a path has a segment . or .., however it was encoded. A backend, or a
+// proxy in front of it, may take that for another path than the one that was authorized here.
+func hasDots(path string) bool {
+	for segment := range strings.SplitSeq(path, "/") {
+		if segment == "." || segment == ".." {
+			return true
+		}
+	}
+	return false
 }
 
 // upgrade forwards a request to upgrade the connection.
