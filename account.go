@@ -81,8 +81,8 @@ func (x *exchange) cost() usage.Request {
 	r.Bytes, r.BodyBytes = x.written, max(0, x.r.ContentLength)
 	r.Busy = r.Took - r.Waited - x.Webhooks() - x.Stored() - x.turn.Waited()
 	if x.Verb == request.List {
-		limit := x.Query.Get("limit")
-		r.Unpaged = limit == "" || limit == "0"
+		o := x.ListOptions()
+		r.Unpaged = o.NumberErr == nil && o.PageLimit(false) == 0
 	}
 	return r
 }

@@ -5,8 +5,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/metrics"
@@ -77,9 +75,13 @@ func (x *exchange) attributes() *authz.Attributes {
 	}
 	switch x.Verb {
 	case request.List, request.Watch, request.DeleteCollection:
-		if x.IsResource && !verbInPath(&x.Info) {
-			a.Fields, a.FieldsErr = fieldRequirements(x.Query.Get("fieldSelector"))
-			a.Labels, a.LabelsErr = labelRequirements(x.Query.Get("labelSelector"))
+		if x.IsResource && !x.Query.IsEmpty() && !verbInPath(&x.Info) {
+			o := x.ListOptions()
+			a.FieldsErr, a.LabelsErr = o.FieldsErr, o.LabelsErr
+			if !o.Fields.Empty() {
+				a.Fields = o.Fields.Requirements()
+			}
+			a.Labels, _ = o.Labels.Requirements()
 		}
 	}
 	return a
@@ -97,29 +99,6 @@ func verbInPath(i *request.Info) bool {
 	}
 	rest, ok := strings.CutPrefix(strings.Trim(i.Path, "/"), root+"/")
 	return ok && strings.HasPrefix(rest, "watch/")
-}
-
-func fieldRequirements(text string) (fields.Requirements, error) {
-	if text == "" {
-		return nil, nil
-	}
-	selector, err := fields.ParseSelector(text)
-	if err != nil {
-		return nil, err
-	}
-	return selector.Requirements(), nil
-}
-
-func labelRequirements(text string) (labels.Requirements, error) {
-	if text == "" {
-		return nil, nil
-	}
-	selector, err := labels.Parse(text)
-	if err != nil {
-		return nil, err
-	}
-	requirements, _ := selector.Requirements()
-	return requirements, nil
 }
 
 // deny answers a request with an error and ends it.

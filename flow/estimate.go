@@ -1,13 +1,9 @@
 package flow
 
 import (
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/apikeel/kelson/request"
 )
@@ -67,18 +63,12 @@ func capped(limit, most int) int64 {
 
 // listSeats estimates lists, and watches that begin with a list.
 func (c *Control) listSeats(r *request.Request, limit int) int {
-	page, err := number(r.Query, "limit")
-	if err == nil {
-		_, err = number(r.Query, "timeoutSeconds")
-	}
-	if err != nil {
+	o := r.ListOptions()
+	if o.NumberErr != nil {
 		return int(capped(limit, maxListSeats)) // it will be refused; a bad request must not be cheaper
 	}
-	if r.Verb == request.Watch {
-		revision := r.Query.Get("resourceVersion")
-		if !r.Query.Bool("sendInitialEvents") && revision != "" && revision != "0" {
-			return 1
-		}
+	if r.Verb == request.Watch && !o.ReadsState() {
+		return 1
 	}
 	if c.stats == nil {
 		return 1
@@ -87,7 +77,8 @@ func (c *Control) listSeats(r *request.Request, limit int) int {
 	if size <= 0 {
 		size = unknownSize
 	}
-	if page > 0 {
+	// A page with selectors looks at all objects if few match.
+	if page := o.PageLimit(false); page > 0 && r.Verb == request.List && !o.Selects() {
 		count = min(count, page)
 	}
 	if r.Name != "" {
@@ -96,15 +87,6 @@ func (c *Control) listSeats(r *request.Request, limit int) int {
 	// Above this count the product, which might overflow, makes no difference.
 	bytes := min(min(count, maxListBytes)*size, maxListBytes)
 	return int(max(1, min((bytes+bytesPerSeat-1)/bytesPerSeat, capped(limit, maxListSeats))))
-}
-
-// number parses an integer query parameter, 0 if it is absent.
-func number(query request.Query, key string) (int64, error) {
-	text, ok := query.Lookup(key)
-	if !ok {
-		return 0, nil
-	}
-	return strconv.ParseInt(text, 10, 64)
 }
 
 func (c *Control) writeSeats(r *request.Request, limit int, sample Observer) estimate {
@@ -137,7 +119,7 @@ type watched struct{ group, resource, namespace, name string }
 
 // add counts a watch, unless it gets only few of the events.
 func (w *watches) add(r *request.Request) (what watched, counted bool) {
-	if r.Resource == "pods" && selectsNode(r.Query) {
+	if r.Resource == "pods" && selectsNode(r) {
 		return watched{}, false
 	}
 	what = watched{r.Group, r.Resource, r.Namespace, r.Name}
@@ -178,15 +160,7 @@ func (w *watches) receivers(i *request.Info) int {
 }
 
 // selectsNode reports whether a watch of pods selects those of one node, as kubelets do.
-func selectsNode(query request.Query) bool {
-	text := query.Get("fieldSelector")
-	if !strings.Contains(text, "spec.nodeName") {
-		return false
-	}
-	selector, err := fields.ParseSelector(text)
-	if err != nil {
-		return false
-	}
-	node, exact := selector.RequiresExactMatch("spec.nodeName")
+func selectsNode(r *request.Request) bool {
+	node, exact := r.ListOptions().Fields.RequiresExactMatch("spec.nodeName")
 	return exact && node != ""
 }

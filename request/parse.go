@@ -3,12 +3,9 @@ package request
 import (
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/validate/content"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 )
 
 // This file parses the path and query of a request.
@@ -87,7 +84,7 @@ func (info *Info) parsePath(r *http.Request) error {
 	if info.Name == "" {
 		switch info.Verb {
 		case Get:
-			info.Verb, info.Name = listOrWatch(info.Query)
+			info.Verb, info.Name = info.listOrWatch()
 		case Delete:
 			info.Verb = DeleteCollection
 		}
@@ -137,43 +134,25 @@ func lowerMethod(method string) string {
 
 // listOrWatch returns list or watch, and the name if a field selector selects exactly
 // one object: whoever may read one object may list and watch it.
-func listOrWatch(query Query) (verb, name string) {
+func (i *Info) listOrWatch() (verb, name string) {
 	verb = List
-	if query.Bool("watch") {
+	if i.Query.Bool("watch") {
 		verb = Watch
 	}
-	selector := query.Get("fieldSelector")
-	if !strings.Contains(selector, "metadata.name") {
+	if !strings.Contains(i.Query.Get("fieldSelector"), "metadata.name") {
 		return verb, ""
 	}
 	// A request with options that cannot be parsed is refused later; until then it
 	// counts as one for all objects.
-	parsed, err := fields.ParseSelector(selector)
-	if err != nil || !readableListOptions(query) {
+	o := i.ListOptions()
+	if o.NumberErr != nil || o.LabelsErr != nil || o.FieldsErr != nil {
 		return verb, ""
 	}
-	name, ok := parsed.RequiresExactMatch("metadata.name")
+	name, ok := o.Fields.RequiresExactMatch("metadata.name")
 	if !ok || len(content.IsPathSegmentName(name)) > 0 {
 		return verb, ""
 	}
 	return verb, name
-}
-
-// readableListOptions reports whether the list options can be parsed.
-func readableListOptions(query Query) bool {
-	for _, key := range []string{"limit", "timeoutSeconds"} {
-		if value, ok := query.Lookup(key); ok {
-			if _, err := strconv.ParseInt(value, 10, 64); err != nil {
-				return false
-			}
-		}
-	}
-	if value, ok := query.Lookup("labelSelector"); ok {
-		if _, err := labels.Parse(value); err != nil {
-			return false
-		}
-	}
-	return true
 }
 
 // AcceptsGzip reports whether a client names gzip among the codings that it accepts.

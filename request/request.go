@@ -64,6 +64,8 @@ type Info struct {
 	Parts []string
 	// Query has the parameters of the URL.
 	Query Query
+
+	options *ListOptions // of Query; nil until ListOptions is called
 }
 
 // Request is the state of a request in the server. Except where a field says otherwise,

@@ -230,7 +230,7 @@ func metaKind(kind schema.GroupVersionKind) bool {
 func (s *scope) deleteParameters(opts *metav1.DeleteOptions) error {
 	q := s.req.Query
 	if q.Has("gracePeriodSeconds") {
-		n, err := parseInt(q, "gracePeriodSeconds")
+		n, err := q.Int("gracePeriodSeconds")
 		if err != nil {
 			return apierrors.NewBadRequest(err.Error())
 		}

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"time"
 
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -73,17 +73,16 @@ func waitForRevision[T any](s *scope, read store.Read, run func(context.Context)
 
 // parseRevision reads a resourceVersion; the empty one is 0.
 func parseRevision(text string) (int64, error) {
-	if text == "" {
-		return 0, nil
-	}
-	n, err := strconv.ParseUint(text, 10, 64)
-	if err == nil && n > 1<<62 {
-		n = 1 << 62
-	}
+	n, err := request.ParseRevision(text)
 	if err != nil {
-		return 0, errBare(field.Invalid(field.NewPath("resourceVersion"), text, err.Error()))
+		return 0, errRevision(text, err)
 	}
-	return int64(n), nil
+	return n, nil
+}
+
+// errRevision is the error for a resourceVersion that is no number.
+func errRevision(text string, err error) error {
+	return errBare(field.Invalid(field.NewPath("resourceVersion"), text, err.Error()))
 }
 
 // errTooLargeRevision is the error for a resourceVersion that the store has not reached yet.

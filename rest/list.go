@@ -163,7 +163,7 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 			read, inconsistent = store.Read{}, true
 		}
 	}
-	limited := o.limit > 0 && (!read.Any || s.isUncached())
+	limited := o.limit > 0
 	snap, err := waitForRevision(s, read, func(ctx context.Context) (*store.Snapshot, error) {
 		if limited && !o.selects() {
 			return s.objects.SnapshotPage(ctx, prefix, start, o.most(), read)

@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"math"
 	"path"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/apikeel/kelson/internal/problems"
-	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/rest/shard"
 	"github.com/apikeel/kelson/store"
@@ -42,37 +40,17 @@ type listOptions struct {
 
 // listOptions reads the parameters of the request.
 func (s *scope) listOptions(watch bool) (o listOptions, err error) {
-	q := s.req.Query
-	bad := func(e error) {
-		if err == nil && e != nil {
-			err = apierrors.NewBadRequest(e.Error())
+	asked := s.req.ListOptions()
+	for _, e := range []error{asked.NumberErr, asked.LabelsErr, asked.FieldsErr} {
+		if e != nil {
+			return o, apierrors.NewBadRequest(e.Error())
 		}
 	}
-	// Numbers are read first, then selectors; whether the options go together is checked
-	// before whether the fields of a selector are known.
-	number := func(name string) int64 {
-		n, e := parseInt(q, name)
-		bad(e)
-		return n
-	}
-	o.timeout = time.Duration(number("timeoutSeconds")) * time.Second
-	o.limit = number("limit")
-	o.continueToken = q.Get("continue")
-	o.revisionText = q.Get("resourceVersion")
-	o.match = metav1.ResourceVersionMatch(q.Get("resourceVersionMatch"))
-	o.bookmarks = q.Bool("allowWatchBookmarks")
-	if q.Has("sendInitialEvents") {
-		b := q.Bool("sendInitialEvents")
-		o.initialEvents = &b
-	}
-	if err != nil {
-		return o, err
-	}
-	if o.labels, err = labels.Parse(q.Get("labelSelector")); err != nil {
-		return o, apierrors.NewBadRequest(err.Error())
-	}
-	if o.fields, err = fields.ParseSelector(q.Get("fieldSelector")); err != nil {
-		return o, apierrors.NewBadRequest(err.Error())
+	// Whether the options go together is checked before whether the fields of a selector are
+	// known.
+	o = listOptions{
+		labels: asked.Labels, fields: asked.Fields, revisionText: asked.ResourceVersion, match: asked.Match, limit: asked.Limit,
+		continueToken: asked.Continue, timeout: time.Duration(asked.TimeoutSeconds) * time.Second, bookmarks: asked.Bookmarks, initialEvents: asked.InitialEvents,
 	}
 	latest := o.revisionText == "" || o.revisionText == "0"
 	begins := watch && latest && o.match == "" && o.initialEvents == nil
@@ -107,29 +85,24 @@ func (s *scope) listOptions(watch bool) (o listOptions, err error) {
 			return o, s.errFieldSelector(r.Field)
 		}
 	}
-	if text := q.Get("shardSelector"); s.h.Shards && text != "" {
+	if text := asked.Shard; s.h.Shards && text != "" {
 		if o.shard, err = shard.Parse(text); err != nil {
 			return o, errBare(fmt.Errorf("invalid shard selector: %w", err))
 		}
 	}
-	if !watch && o.revisionText == "0" && !s.isUncached() {
-		o.limit = 0 // what is at hand comes whole
+	if !watch {
+		o.limit = asked.PageLimit(s.isUncached())
 	}
 	if !watch && o.continueToken != "" {
 		return o, nil // the token says which revision, and no other may be named
 	}
-	if o.revision, err = parseRevision(o.revisionText); err != nil && !watch {
-		err = apierrors.NewBadRequest("invalid resource version: " + err.Error())
+	if o.revision, err = asked.Revision, asked.RevisionErr; err != nil {
+		err = errRevision(o.revisionText, err)
+		if !watch {
+			err = apierrors.NewBadRequest("invalid resource version: " + err.Error())
+		}
 	}
 	return o, err
-}
-
-func parseInt(q request.Query, name string) (int64, error) {
-	text, ok := q.Lookup(name)
-	if !ok {
-		return 0, nil
-	}
-	return strconv.ParseInt(text, 10, 64)
 }
 
 // validate checks which parameters go together. noInitial is Handler.NoInitialEvents.
