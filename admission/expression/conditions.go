@@ -44,7 +44,7 @@ func CompileConditions(c *policycel.Compiler, conditions []registrationv1.MatchC
 	out := &Conditions{owner: owner, metrics: metrics, quick: len(conditions) > 0}
 	cheap := true
 	for i, m := range conditions {
-		compiled, err := c.Compile(m.Expression, vars, true, cel.BoolType)
+		compiled, err := c.Compile(nil, m.Expression, vars, true, cel.BoolType)
 		p := newProgram(m.Expression, compiled, err)
 		out.programs, out.quick = append(out.programs, p), out.quick && p.quick != nil
 		needs, all := needsOf(compiled.AST)

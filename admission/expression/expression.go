@@ -27,6 +27,8 @@ import (
 
 	"github.com/apikeel/kelson/admission/match"
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
+	"github.com/apikeel/kelson/internal/boundedregexp"
+	"github.com/apikeel/kelson/internal/celbound"
 )
 
 const (
@@ -49,7 +51,7 @@ type Program struct {
 
 // Compile compiles an expression of a stored object. It need not be valid as a new one.
 func Compile(c *policycel.Compiler, text string, vars policycel.Variables, results ...*cel.Type) *Program {
-	compiled, err := c.Compile(text, vars, true, results...)
+	compiled, err := c.Compile(nil, text, vars, true, results...)
 	return newProgram(text, compiled, err)
 }
 
@@ -81,7 +83,7 @@ type Variables struct {
 func Define(c *policycel.Compiler, variables []registrationv1.Variable, vars policycel.Variables) *Variables {
 	out := &Variables{kind: c.VariablesType()}
 	for _, v := range variables {
-		compiled, err := c.Define(v.Name, v.Expression, vars, true)
+		compiled, err := c.Define(nil, v.Name, v.Expression, vars, true)
 		out.names, out.programs = append(out.names, v.Name), append(out.programs, newProgram(v.Expression, compiled, err))
 	}
 	return out
@@ -125,6 +127,7 @@ type Evaluation struct {
 	authorizer, own, variables              ref.Val
 	ctx                                     context.Context
 	spent                                   int64 // cost of variables
+	work                                    *boundedregexp.Work
 }
 
 // Begin returns an Evaluation.
@@ -143,7 +146,7 @@ func (e *Evaluation) begin(in Input, budget int64) (err error) {
 // differ only in Authorizer and Variables.
 func (e *Evaluation) next(in *Input, budget int64) error {
 	e.Authorizer, e.Variables, e.variables = in.Authorizer, in.Variables, nil
-	e.left, e.owed, e.spent, e.unpaid = budget, 0, 0, e.first[:0]
+	e.left, e.owed, e.spent, e.work, e.unpaid = budget, 0, 0, nil, e.first[:0]
 	return e.prepare()
 }
 
@@ -169,6 +172,11 @@ func (e *Evaluation) ResolveName(name string) (any, bool) {
 		return e.object, true
 	case "oldObject":
 		return e.old, true
+	case celbound.WorkName:
+		if e.work == nil {
+			e.work = boundedregexp.NewWork(e.ctx, boundedregexp.MaxWork)
+		}
+		return e.work, true
 	case "params":
 		if e.params == nil {
 			e.params = match.Value(e.Params)

@@ -1,14 +1,14 @@
 package expression
 
 import (
-	"regexp"
-
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/overloads"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
+
+	"github.com/apikeel/kelson/internal/boundedregexp"
 )
 
 // Quick forms of CEL functions and operators.
@@ -224,16 +224,20 @@ func matches(x quick, pattern ast.Expr) quick {
 	if !ok {
 		return nil
 	}
-	re, err := regexp.Compile(string(p))
-	if err != nil {
+	if boundedregexp.Check(string(p)) != nil {
 		return nil
 	}
+	re := boundedregexp.New(string(p))
 	return func(r *run) ref.Val {
 		a, ok := x(r).(types.String)
 		if !ok {
 			return nil
 		}
+		matches, isSmall := re.MatchSmall(string(a))
+		if !isSmall {
+			return nil
+		}
 		r.cost += stepCost + int64(len(a)+1)*int64(len(p)+1)
-		return types.Bool(re.MatchString(string(a)))
+		return types.Bool(matches)
 	}
 }

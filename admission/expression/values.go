@@ -20,7 +20,7 @@ const maxValues = 20
 // params.max the values of object.spec.replicas and of params.max. It compiles them, so it
 // is for people who ask, not for writes. The expression must be valid.
 func Values(ctx context.Context, c *policycel.Compiler, text string, vars policycel.Variables, in Input) (values []admission.Value) {
-	compiled, wrong := c.Compile(text, vars, true, cel.AnyType, cel.BoolType)
+	compiled, wrong := c.Compile(nil, text, vars, true, cel.AnyType, cel.BoolType)
 	if wrong != nil || compiled.AST == nil {
 		return nil
 	}

@@ -59,11 +59,11 @@ func (c *Checker) Check(p *registrationv1.ValidatingAdmissionPolicy) []registrat
 				}
 				compiler = c.Expressions.Typed(object, params)
 				for _, v := range p.Spec.Variables {
-					_, _ = compiler.Define(v.Name, v.Expression, vars, true)
+					_, _ = compiler.Define(nil, v.Name, v.Expression, vars, true)
 				}
 				compilers[kind] = compiler
 			}
-			if _, err := compiler.Compile(text, vars, true, celgo.AnyType); err != nil {
+			if _, err := compiler.Compile(nil, text, vars, true, celgo.AnyType); err != nil {
 				what := "%v: %s\n"
 				if err.Internal {
 					what = "%v: type checking error: %v\n"

@@ -19,6 +19,7 @@ import (
 	celenv "k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/cel/lazy"
 
+	"github.com/apikeel/kelson/internal/celbound"
 	"github.com/apikeel/kelson/request"
 )
 
@@ -91,7 +92,7 @@ func (e *celEnvironment) compile(variable, text string, condition bool, path *fi
 	if condition && ast.OutputType() != cel.BoolType {
 		return nil, field.Invalid(path, text, "must evaluate to bool")
 	}
-	p, err := env.Program(ast)
+	p, err := env.Program(ast, celbound.Regexps(nil)...)
 	if err != nil {
 		return nil, field.InternalError(path, fmt.Errorf("program instantiation failed: %w", err))
 	}

@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
+
+	"github.com/apikeel/kelson/internal/celbound"
 )
 
 // This file compiles and evaluates the match conditions of a webhook, in CEL.
@@ -113,7 +115,7 @@ func (c *Compiler) compile(path *field.Path, text string) (cel.Program, *field.E
 	if ast.OutputType() != cel.BoolType {
 		return nil, field.Invalid(path, text, fmt.Sprintf("must evaluate to %v but got %v", cel.BoolType, ast.OutputType()))
 	}
-	program, err := c.env.Program(ast)
+	program, err := c.env.Program(ast, celbound.Regexps(nil)...)
 	if err != nil {
 		return nil, field.InternalError(path, fmt.Errorf("program instantiation failed: %w", err))
 	}

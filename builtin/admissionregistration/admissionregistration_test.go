@@ -73,15 +73,15 @@ func TestLeniency(t *testing.T) {
 		"webhooks[0].sideEffects", "webhooks[0].matchConditions[0].expression", "webhooks[0].admissionReviewVersions",
 		"webhooks[1].sideEffects", "webhooks[1].matchConditions[0].expression", "webhooks[1].admissionReviewVersions", "webhooks[1].name",
 	}
-	if got := fields(validateWebhooks(twice, nil, env)); !slices.Equal(got, want) {
+	if got := fields(validateWebhooks(t.Context(), twice, nil, env)); !slices.Equal(got, want) {
 		t.Errorf("on create: %q", got)
 	}
-	if got := fields(validateWebhooks(twice, &twice, env)); got != nil {
+	if got := fields(validateWebhooks(t.Context(), twice, &twice, env)); got != nil {
 		t.Errorf("on update: %q", got)
 	}
 	changed := hooks("a.example.com", "a.example.com")
 	changed[1].MatchConditions[0].Expression = "other"
-	if got := fields(validateWebhooks(changed, &twice, env)); len(got) != 2 {
+	if got := fields(validateWebhooks(t.Context(), changed, &twice, env)); len(got) != 2 {
 		t.Errorf("on update of a condition: %q", got)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
 	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/internal/boundedregexp"
 )
 
 const maxConditions = 64
@@ -36,13 +37,15 @@ type compiler struct {
 	// else.
 	plain, policy *policycel.Compiler
 	known         expressions
-	params        bool
+	// work is what may be spent on the expressions of the object.
+	work   *boundedregexp.Work
+	params bool
 }
 
 // check compiles an expression. shown is what an error prints of it.
 func (c *compiler) check(with *policycel.Compiler, use, text, shown string, vars policycel.Variables, path *field.Path, results ...*cel.Type) field.ErrorList {
 	vars.Params = c.params
-	_, err := with.Compile(text, vars, c.known.has(use, shown), results...)
+	_, err := with.Compile(c.work, text, vars, c.known.has(use, shown), results...)
 	return problem(err, shown, path)
 }
 
@@ -97,7 +100,7 @@ func (c *compiler) define(variables []admissionv1.Variable, path *field.Path) fi
 			continue
 		}
 		vars := policycel.Variables{Params: c.params, Authorizer: true}
-		_, err := c.policy.Define(v.Name, v.Expression, vars, c.known.has("validation", v.Expression))
+		_, err := c.policy.Define(c.work, v.Name, v.Expression, vars, c.known.has("validation", v.Expression))
 		errs = append(errs, problem(err, v.Expression, path.Child("expression"))...)
 	}
 	return errs

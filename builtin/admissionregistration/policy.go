@@ -16,6 +16,7 @@ import (
 
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
 	"github.com/apikeel/kelson/builtin/rules"
+	"github.com/apikeel/kelson/internal/boundedregexp"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -30,7 +31,7 @@ type mutatingPolicy = admissionv1.MutatingAdmissionPolicy
 // ValidatingPolicies defines validatingadmissionpolicies.
 func ValidatingPolicies(cfg Config) resource.Definition {
 	judge := func(ctx context.Context, p, old *validatingPolicy) field.ErrorList {
-		errs := validateValidatingPolicy(p, old, cfg.Expressions)
+		errs := validateValidatingPolicy(ctx, p, old, cfg.Expressions)
 		changed := old == nil || !equality.Semantic.DeepEqual(p.Spec.ParamKind, old.Spec.ParamKind)
 		return mayReadParams(ctx, cfg, p, p.Spec.ParamKind != nil && changed, "paramKind", errs)
 	}
@@ -78,7 +79,7 @@ func defaultValidatingPolicy(p *validatingPolicy) {
 // MutatingPolicies defines mutatingadmissionpolicies.
 func MutatingPolicies(cfg Config) resource.Definition {
 	judge := func(ctx context.Context, p, old *mutatingPolicy) field.ErrorList {
-		errs := validateMutatingPolicy(p, old, cfg.Expressions)
+		errs := validateMutatingPolicy(ctx, p, old, cfg.Expressions)
 		changed := old == nil || !equality.Semantic.DeepEqual(p.Spec.ParamKind, old.Spec.ParamKind)
 		return mayReadParams(ctx, cfg, p, p.Spec.ParamKind != nil && changed, "paramKind", errs)
 	}
@@ -146,10 +147,10 @@ func validatePolicy(failure *admissionv1.FailurePolicyType, params *admissionv1.
 	return errs
 }
 
-func validateValidatingPolicy(p, old *validatingPolicy, env *policycel.Environment) field.ErrorList {
+func validateValidatingPolicy(ctx context.Context, p, old *validatingPolicy, env *policycel.Environment) field.ErrorList {
 	spec, path := &p.Spec, field.NewPath("spec")
 	errs := validatePolicy(spec.FailurePolicy, spec.ParamKind, spec.MatchConstraints, path)
-	c := compiler{plain: env.Compiler(), known: expressions{}, params: spec.ParamKind != nil}
+	c := compiler{work: boundedregexp.NewWork(ctx, boundedregexp.MaxWork), plain: env.Compiler(), known: expressions{}, params: spec.ParamKind != nil}
 	c.policy = c.plain
 	sameConditions := false
 	if old != nil {
@@ -236,11 +237,11 @@ func (c *compiler) annotations(annotations []admissionv1.AuditAnnotation, policy
 	return errs
 }
 
-func validateMutatingPolicy(p, old *mutatingPolicy, env *policycel.Environment) field.ErrorList {
+func validateMutatingPolicy(ctx context.Context, p, old *mutatingPolicy, env *policycel.Environment) field.ErrorList {
 	spec, path := &p.Spec, field.NewPath("spec")
 	errs := validatePolicy(spec.FailurePolicy, spec.ParamKind, spec.MatchConstraints, path)
 	errs = append(errs, validateMutable(spec.MatchConstraints, path.Child("matchConstraints"))...)
-	c := compiler{plain: env.Compiler(), policy: env.Composed(), known: expressions{}, params: spec.ParamKind != nil}
+	c := compiler{work: boundedregexp.NewWork(ctx, boundedregexp.MaxWork), plain: env.Compiler(), policy: env.Composed(), known: expressions{}, params: spec.ParamKind != nil}
 	sameConditions := false
 	if old != nil {
 		sameConditions = equality.Semantic.DeepEqual(spec.ParamKind, old.Spec.ParamKind) &&
@@ -284,7 +285,7 @@ func (c *compiler) mutation(m *admissionv1.Mutation, path *field.Path) field.Err
 			return
 		}
 		vars := policycel.Variables{Params: c.params, Authorizer: true, Patch: true}
-		_, err := c.policy.Compile(text, vars, c.known.has("patch", shown), result)
+		_, err := c.policy.Compile(c.work, text, vars, c.known.has("patch", shown), result)
 		errs = append(errs, problem(err, text, path.Child("expression"))...)
 	}
 	unwanted := func(set bool, name string) {

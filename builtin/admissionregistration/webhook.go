@@ -18,6 +18,7 @@ import (
 	"github.com/apikeel/kelson/builtin/admissionregistration/policycel"
 	"github.com/apikeel/kelson/builtin/rules"
 	"github.com/apikeel/kelson/features"
+	"github.com/apikeel/kelson/internal/boundedregexp"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/webhook"
 )
@@ -37,11 +38,11 @@ func MutatingWebhooks(cfg Config) resource.Definition {
 			}
 		},
 		resource.Rules[*config]{
-			Validate: func(_ context.Context, c *config) field.ErrorList {
-				return validateWebhooks(c.Webhooks, nil, cfg.Expressions)
+			Validate: func(ctx context.Context, c *config) field.ErrorList {
+				return validateWebhooks(ctx, c.Webhooks, nil, cfg.Expressions)
 			},
-			ValidateUpdate: func(_ context.Context, c, old *config) field.ErrorList {
-				return validateWebhooks(c.Webhooks, &old.Webhooks, cfg.Expressions)
+			ValidateUpdate: func(ctx context.Context, c, old *config) field.ErrorList {
+				return validateWebhooks(ctx, c.Webhooks, &old.Webhooks, cfg.Expressions)
 			},
 			Generation: func(c, old *config) bool { return !reflect.DeepEqual(c.Webhooks, old.Webhooks) },
 			Warnings:   func(ctx context.Context, c, _ *config) []string { return excludedWarnings(ctx, c.Webhooks) },
@@ -66,12 +67,12 @@ func ValidatingWebhooks(cfg Config) resource.Definition {
 			}
 		},
 		resource.Rules[*config]{
-			Validate: func(_ context.Context, c *config) field.ErrorList {
-				return validateWebhooks(toHooks(c.Webhooks), nil, cfg.Expressions)
+			Validate: func(ctx context.Context, c *config) field.ErrorList {
+				return validateWebhooks(ctx, toHooks(c.Webhooks), nil, cfg.Expressions)
 			},
-			ValidateUpdate: func(_ context.Context, c, old *config) field.ErrorList {
+			ValidateUpdate: func(ctx context.Context, c, old *config) field.ErrorList {
 				before := toHooks(old.Webhooks)
-				return validateWebhooks(toHooks(c.Webhooks), &before, cfg.Expressions)
+				return validateWebhooks(ctx, toHooks(c.Webhooks), &before, cfg.Expressions)
 			},
 			Generation: func(c, old *config) bool { return !reflect.DeepEqual(c.Webhooks, old.Webhooks) },
 			Warnings: func(ctx context.Context, c, _ *config) []string {
@@ -201,18 +202,18 @@ func reviewable(versions []string) bool {
 }
 
 // validateWebhooks validates the webhooks of a configuration; old is nil on create.
-func validateWebhooks(hooks []hook, old *[]hook, env *policycel.Environment) field.ErrorList {
+func validateWebhooks(ctx context.Context, hooks []hook, old *[]hook, env *policycel.Environment) field.ErrorList {
 	var errs field.ErrorList
 	var allowed leniency
 	if old != nil {
 		allowed = lenientFor(hooks, *old)
 	}
-	seen := map[string]bool{}
+	seen, work := map[string]bool{}, boundedregexp.NewWork(ctx, boundedregexp.MaxWork)
 	for i := range hooks {
 		w, path := &hooks[i], field.NewPath("webhooks").Index(i)
 		errs = append(errs, validateWebhook(w, allowed, path)...)
 		if !allowed.conditions {
-			c := compiler{plain: env.Compiler(), known: allowed.expressions}
+			c := compiler{work: work, plain: env.Compiler(), known: allowed.expressions}
 			errs = append(errs, c.matchConditions(w.MatchConditions, path.Child("matchConditions"))...)
 		}
 		errs = append(errs, validateReviewVersions(w.AdmissionReviewVersions, allowed.reviewVersions, path.Child("admissionReviewVersions"))...)

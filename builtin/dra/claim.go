@@ -247,7 +247,7 @@ func (n requestNames) validateRefs(refs []string, path *field.Path) field.ErrorL
 
 // claimRules validates one claim.
 type claimRules struct {
-	*deviceExpressions
+	*boundedExpressions
 	// constrained has the attributes of constraints, by the request or subrequest that they
 	// are for, "" for all.
 	constrained map[string]map[resourcev1.FullyQualifiedName]bool
@@ -258,7 +258,7 @@ type claimRules struct {
 func (s *Selectors) validateClaim(ctx context.Context, spec *resourcev1.ResourceClaimSpec, path *field.Path) field.ErrorList {
 	d, path := &spec.Devices, path.Child("devices")
 	names := namesOf(d)
-	r := &claimRules{deviceExpressions: s.expressions(ctx), constrained: attributesOf(d.Constraints)}
+	r := &claimRules{boundedExpressions: s.expressions(ctx), constrained: attributesOf(d.Constraints)}
 	errs := eachUnique(d.Requests, resourcev1.DeviceRequestsMaxSize, path.Child("requests"), func(r *resourcev1.DeviceRequest) string { return r.Name }, r.validateRequest)
 	errs = append(errs, each(d.Constraints, resourcev1.DeviceConstraintsMaxSize, path.Child("constraints"), func(c *resourcev1.DeviceConstraint, path *field.Path) field.ErrorList {
 		errs := names.validateRefs(c.Requests, path.Child("requests"))

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apiserver/pkg/cel/library"
 
 	"github.com/apikeel/kelson/features"
+	"github.com/apikeel/kelson/internal/boundedregexp"
+	"github.com/apikeel/kelson/internal/celbound"
 )
 
 // Selectors compiles the CEL expressions that select devices and derive attributes of them.
@@ -37,14 +39,26 @@ type deviceExpressions struct {
 	fields deviceFields
 	make   sync.Once // sets the fields below
 	env    *cel.Env
+	bounds *celbound.Bounds
 	err    error
 	device *apiservercel.DeclType
 	// attribute is the type of attributes, which is dynamic.
 	attribute *apiservercel.DeclType
 }
 
-// expressions returns the compiler for the feature gates of a context.
-func (s *Selectors) expressions(ctx context.Context) *deviceExpressions {
+// expressions returns the compiler for the feature gates of a context, and for what may be spent
+// on the expressions of one object.
+func (s *Selectors) expressions(ctx context.Context) *boundedExpressions {
+	return &boundedExpressions{s.unbounded(ctx), boundedregexp.NewWork(ctx, boundedregexp.MaxWork)}
+}
+
+// boundedExpressions compiles the expressions of one object.
+type boundedExpressions struct {
+	*deviceExpressions
+	work *boundedregexp.Work
+}
+
+func (s *Selectors) unbounded(ctx context.Context) *deviceExpressions {
 	gates := features.From(ctx)
 	fields := deviceFields{multiple: gates.Enabled(consumableCapacity), lists: gates.Enabled(listAttributes)}
 	s.mu.Lock()
@@ -61,7 +75,7 @@ func (s *Selectors) expressions(ctx context.Context) *deviceExpressions {
 }
 
 // validate validates a list of selectors; stored says that they were accepted before.
-func (e *deviceExpressions) validate(list []resourcev1.DeviceSelector, stored bool, path *field.Path) field.ErrorList {
+func (e *boundedExpressions) validate(list []resourcev1.DeviceSelector, stored bool, path *field.Path) field.ErrorList {
 	return each(list, resourcev1.DeviceSelectorsMaxSize, path, func(d *resourcev1.DeviceSelector, path *field.Path) field.ErrorList {
 		switch {
 		case d.CEL == nil:
@@ -76,7 +90,7 @@ func (e *deviceExpressions) validate(list []resourcev1.DeviceSelector, stored bo
 
 // validateExpression validates the expression of a selector, or of a derived attribute, and
 // returns its highest cost.
-func (e *deviceExpressions) validateExpression(text string, derived bool, path *field.Path) (cost uint64, _ field.ErrorList) {
+func (e *boundedExpressions) validateExpression(text string, derived bool, path *field.Path) (cost uint64, _ field.ErrorList) {
 	if len(text) > resourcev1.CELSelectorExpressionMaxLength {
 		return 0, field.ErrorList{field.TooLong(path, "", resourcev1.CELSelectorExpressionMaxLength)}
 	}
@@ -84,8 +98,17 @@ func (e *deviceExpressions) validateExpression(text string, derived bool, path *
 	if err != nil {
 		return 0, field.ErrorList{field.InternalError(path, err)}
 	}
-	ast, issues := env.Compile(text)
-	if issues != nil {
+	if err := celbound.SpendText(e.work, text); err != nil {
+		return 0, field.ErrorList{field.Invalid(path, text, "compilation failed: "+err.Error())}
+	}
+	ast, issues := env.Parse(text)
+	if issues.Err() == nil {
+		if err := e.bounds.Check(e.work, ast.NativeRep()); err != nil {
+			return 0, field.ErrorList{field.Invalid(path, text, "compilation failed: "+err.Error())}
+		}
+		ast, issues = env.Check(ast)
+	}
+	if issues.Err() != nil {
 		return 0, field.ErrorList{field.Invalid(path, text, "compilation failed: "+issues.String())}
 	}
 	if problem := e.judgeType(ast.OutputType(), derived); problem != "" {
@@ -175,7 +198,9 @@ func (e *deviceExpressions) makeEnvironment() {
 		e.err = err
 		return
 	}
-	e.env, e.err = set.Env(environment.NewExpressions)
+	if e.env, e.err = set.Env(environment.NewExpressions); e.err == nil {
+		e.bounds = celbound.New(e.env.Functions())
+	}
 }
 
 // EstimateSize implements checker.CostEstimator with the size limits of devices.

@@ -1,10 +1,13 @@
 package cel
 
 import (
+	"context"
 	"encoding/json"
 	"testing"
 
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+
+	"github.com/apikeel/kelson/internal/boundedregexp"
 )
 
 func BenchmarkCompile(b *testing.B) {
@@ -18,7 +21,7 @@ func BenchmarkCompile(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		t := NewType(&spec, false)
-		if _, err := Compile(t, func(string) bool { return false }); err != nil {
+		if _, err := Compile(boundedregexp.NewWork(context.Background(), boundedregexp.MaxWork), t, func(string) bool { return false }); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -13,6 +13,9 @@ import (
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/library"
+
+	"github.com/apikeel/kelson/internal/boundedregexp"
+	"github.com/apikeel/kelson/internal/celbound"
 )
 
 // The cost limits of kube-apiserver.
@@ -67,9 +70,9 @@ type Program struct {
 
 // Compile compiles the rules of a type, without those of its properties, to validate
 // them. stored reports whether an expression was accepted before; such expressions may
-// use features of CEL that new ones may not.
-func Compile(t *Type, stored func(expression string) bool) ([]Program, error) {
-	return compile(t, &compiler{stored: stored})
+// use features of CEL that new ones may not. It subtracts from work what that costs.
+func Compile(work *boundedregexp.Work, t *Type, stored func(expression string) bool) ([]Program, error) {
+	return compile(t, &compiler{work: work, stored: stored})
 }
 
 // compile compiles the rules of a type.
@@ -108,9 +111,12 @@ func compile(t *Type, c *compiler) ([]Program, error) {
 
 // compiler compiles the rules of one type.
 type compiler struct {
-	decl   *apiservercel.DeclType
-	stored func(string) bool
-	costs  *library.CostEstimator
+	work *boundedregexp.Work
+	// patterns are those of all expressions of the schema; nil makes new ones.
+	patterns *boundedregexp.Set
+	decl     *apiservercel.DeclType
+	stored   func(string) bool
+	costs    *library.CostEstimator
 	// checkers are type checkers with the variables declared: for new and stored
 	// expressions, each with oldSelf as a plain and an optional value.
 	checkers [4]*checker.Env
@@ -168,7 +174,10 @@ func (c *compiler) expression(text string, optional bool, kind *celgo.Type, say 
 	if err != nil {
 		return nil, nil, 0, errors.New(say.fails + err.Error())
 	}
-	ast, issues := l.compile(text, env)
+	ast, issues, err := l.compile(c.work, text, env)
+	if err != nil {
+		return nil, nil, 0, errors.New(say.fails + err.Error())
+	}
 	if issues != nil {
 		return nil, nil, 0, errors.New(say.fails + issues.String())
 	}
@@ -177,7 +186,8 @@ func (c *compiler) expression(text string, optional bool, kind *celgo.Type, say 
 	}
 	var program celgo.Program
 	if c.plan || hasConstantCalls(ast.NativeRep()) {
-		program, err = l.env.Program(ast, celgo.CostLimit(maxCallCost), celgo.CostTracking(c.costs), celgo.InterruptCheckFrequency(interruptEvery))
+		options := append(celbound.Regexps(c.patterns), celgo.CostLimit(maxCallCost), celgo.CostTracking(c.costs), celgo.InterruptCheckFrequency(interruptEvery))
+		program, err = l.env.Program(ast, options...)
 		if err != nil {
 			return nil, nil, 0, errors.New(say.program + err.Error())
 		}

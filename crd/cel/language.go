@@ -11,6 +11,9 @@ import (
 	"github.com/google/cel-go/common/overloads"
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
+
+	"github.com/apikeel/kelson/internal/boundedregexp"
+	"github.com/apikeel/kelson/internal/celbound"
 )
 
 // language is the CEL environment of Kubernetes, without the variables of rules.
@@ -23,6 +26,7 @@ type language struct {
 	env     *celgo.Env
 	proved  *checker.Env
 	configs settings
+	bounds  *celbound.Bounds
 }
 
 // languages are the environments of new expressions and of stored ones.
@@ -32,7 +36,7 @@ var languages = sync.OnceValue(func() [2]*language {
 })
 
 func newLanguage(env *celgo.Env) *language {
-	l := &language{env: env, configs: settings{}}
+	l := &language{env: env, configs: settings{}, bounds: celbound.New(env.Functions())}
 	var err error
 	if l.proved, err = checker.NewEnv(env.Container, env.CELTypeProvider()); err == nil {
 		err = l.proved.AddIdents(env.Variables()...)
@@ -70,23 +74,29 @@ func (l *language) checker(t *apiservercel.DeclType, vars ...*decls.VariableDecl
 	return env, env.AddIdents(vars...)
 }
 
-// compile parses and checks an expression.
-func (l *language) compile(text string, env *checker.Env) (*celgo.Ast, *celgo.Issues) {
+// compile parses and checks an expression. err says that this is not within its bounds.
+func (l *language) compile(work *boundedregexp.Work, text string, env *checker.Env) (_ *celgo.Ast, issues *celgo.Issues, err error) {
+	if err := celbound.SpendText(work, text); err != nil {
+		return nil, nil, err
+	}
 	out, issues := l.env.Parse(text)
 	if issues.Err() != nil {
-		return nil, issues
+		return nil, issues, nil
 	}
 	parsed := out.NativeRep()
+	if err := l.bounds.Check(work, parsed); err != nil {
+		return nil, nil, err
+	}
 	checked, errs := checker.Check(parsed, out.Source(), env)
 	issues = celgo.NewIssuesWithSourceInfo(errs, parsed.SourceInfo())
 	if len(errs.GetErrors()) > 0 {
-		return nil, issues
+		return nil, issues, nil
 	}
 	for _, v := range l.env.Validators() {
 		v.Validate(l.env, l.configs, checked, issues)
 	}
 	if issues.Err() != nil {
-		return nil, issues
+		return nil, issues, nil
 	}
 	// parsed and checked have the same tree, so parsed is completed with the types
 	// and references of checked.
@@ -96,7 +106,7 @@ func (l *language) compile(text string, env *checker.Env) (*celgo.Ast, *celgo.Is
 	for id, ref := range checked.ReferenceMap() {
 		parsed.SetReference(id, ref)
 	}
-	return out, nil
+	return out, nil, nil
 }
 
 // hasConstantCalls reports whether making a program evaluates constants, which may fail: type

@@ -8,6 +8,8 @@ import (
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/cel/library"
+
+	"github.com/apikeel/kelson/internal/boundedregexp"
 )
 
 func expressions() []string {
@@ -34,7 +36,7 @@ func TestLanguage(t *testing.T) {
 	decl := typ.declared.decl.MaybeAssignTypeName("selfType")
 	say := words{fails: "fails: ", wrongType: "type", program: "program: ", cost: "cost: "}
 	for at, stored := range []bool{false, true} {
-		c := &compiler{decl: decl, stored: func(string) bool { return stored }, costs: &library.CostEstimator{SizeEstimator: sizes{decl}}}
+		c := &compiler{work: boundedregexp.NewWork(t.Context(), boundedregexp.MaxWork), decl: decl, stored: func(string) bool { return stored }, costs: &library.CostEstimator{SizeEstimator: sizes{decl}}}
 		planned := *c
 		planned.plan = true
 		env := extended(t, at, decl)

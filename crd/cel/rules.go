@@ -18,6 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	apiservercel "k8s.io/apiserver/pkg/cel"
 	"k8s.io/apiserver/pkg/cel/common"
+
+	"github.com/apikeel/kelson/internal/boundedregexp"
+	"github.com/apikeel/kelson/internal/celbound"
 )
 
 // Rules are the compiled rules of a schema and of all schemas below it.
@@ -29,6 +32,8 @@ type Rules struct {
 	// untyped says that CEL has no type for the values, because the schema above is of a
 	// type without items or additional properties.
 	untyped bool
+	// patterns are those of the expressions of all schemas.
+	patterns *boundedregexp.Set
 
 	once     sync.Once
 	programs []Program
@@ -41,16 +46,16 @@ func NewRules(t *Type) *Rules {
 	if t == nil || !t.ruled {
 		return nil
 	}
-	return newRules(t, false)
+	return newRules(t, boundedregexp.NewSet(), false)
 }
 
-func newRules(t *Type, untyped bool) *Rules {
-	r := &Rules{t: t, untyped: untyped}
+func newRules(t *Type, patterns *boundedregexp.Set, untyped bool) *Rules {
+	r := &Rules{t: t, patterns: patterns, untyped: untyped}
 	if t.items != nil && t.items.ruled {
-		r.items = newRules(t.items, untyped || t.props.Type != "array")
+		r.items = newRules(t.items, patterns, untyped || t.props.Type != "array")
 	}
 	if t.other != nil && t.other.ruled {
-		r.other = newRules(t.other, untyped || t.props.Type != "object")
+		r.other = newRules(t.other, patterns, untyped || t.props.Type != "object")
 	}
 	sees := t.nameable() && !untyped
 	for name, p := range t.properties {
@@ -61,7 +66,7 @@ func newRules(t *Type, untyped bool) *Rules {
 			if r.properties == nil {
 				r.properties = map[string]*Rules{}
 			}
-			r.properties[name] = newRules(p, false)
+			r.properties[name] = newRules(p, patterns, false)
 		}
 	}
 	return r
@@ -76,11 +81,17 @@ type Check struct {
 	// Compiled, if set, is called with the time it took to compile the rules of a
 	// type, which happens when they are first evaluated.
 	Compiled func(took time.Duration)
+
+	// work is what regular expressions may still spend.
+	work *boundedregexp.Work
 }
 
 // Validate returns the rules that a value breaks. old is the value before, nil if it is
 // new. correlation says which values are unchanged; errors in those become warnings.
 func (r *Rules) Validate(ctx context.Context, path *field.Path, v, old any, correlation *common.CorrelatedObject, check *Check) field.ErrorList {
+	if check.work == nil {
+		check.work = boundedregexp.NewWork(ctx, boundedregexp.MaxWork)
+	}
 	e := &evaluation{ctx: ctx, check: check}
 	e.value(r, path, v, old, unchanged{now: correlation})
 	return e.errs
@@ -178,11 +189,13 @@ func (e *evaluation) rules(r *Rules, path *field.Path, v, old any, u unchanged) 
 	}
 	r.once.Do(func() {
 		began := time.Now()
+		// Not the context of the request: others need what is compiled here.
+		work := boundedregexp.NewWork(context.WithoutCancel(e.ctx), boundedregexp.MaxWork)
 		if r.untyped {
 			r.err = ErrNoType
 			return
 		}
-		r.programs, r.err = compile(r.t, &compiler{stored: func(string) bool { return true }, plan: true})
+		r.programs, r.err = compile(r.t, &compiler{work: work, patterns: r.patterns, stored: func(string) bool { return true }, plan: true})
 		if e.check.Compiled != nil {
 			e.check.Compiled(time.Since(began))
 		}
@@ -215,7 +228,7 @@ func (e *evaluation) rules(r *Rules, path *field.Path, v, old any, u unchanged) 
 	if t.resource != nil {
 		t = t.resource
 	}
-	plain, optional := variables(t, v, old, r.usesOld)
+	plain, optional := variables(t, v, old, r.usesOld, e.check.work)
 	for i := range r.programs {
 		p := &r.programs[i]
 		if p.Error != nil {
@@ -359,15 +372,18 @@ func name(r *apiextensions.ValidationRule) string {
 }
 
 // activation has the variables of a rule.
-type activation struct{ self, old ref.Val }
+type activation struct {
+	self, old ref.Val
+	work      *boundedregexp.Work
+}
 
 // variables returns the activations with oldSelf as a plain and as an optional value.
-func variables(t *Type, v, old any, usesOld bool) (plain, optional *activation) {
-	plain = &activation{self: common.UnstructuredToVal(v, t)}
+func variables(t *Type, v, old any, usesOld bool, work *boundedregexp.Work) (plain, optional *activation) {
+	plain = &activation{self: common.UnstructuredToVal(v, t), work: work}
 	if !usesOld {
 		return plain, plain
 	}
-	optional = &activation{self: plain.self, old: types.OptionalNone}
+	optional = &activation{self: plain.self, old: types.OptionalNone, work: work}
 	if old != nil {
 		plain.old = common.UnstructuredToVal(old, t)
 		optional.old = types.OptionalOf(plain.old)
@@ -382,6 +398,8 @@ func (a *activation) ResolveName(name string) (any, bool) {
 		return a.self, true
 	case oldName:
 		return a.old, a.old != nil
+	case celbound.WorkName:
+		return a.work, true
 	}
 	return nil, false
 }

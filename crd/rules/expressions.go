@@ -37,7 +37,7 @@ func (w *walk) rules(at place, broken bool) {
 		return
 	}
 	began := time.Now()
-	programs, err := cel.Compile(at.t, func(expression string) bool { return w.t.stored[expression] })
+	programs, err := cel.Compile(w.t.work, at.t, func(expression string) bool { return w.t.stored[expression] })
 	measure.Since(w.t.metrics, began, measure.CELCompilation)
 	if errors.Is(err, cel.ErrUndeclared) {
 		err = fmt.Errorf("internal error: failed to construct type information for x-kubernetes-validations rules: %w", err)

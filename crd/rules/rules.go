@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/apikeel/kelson/internal/boundedregexp"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/webhook"
 )
@@ -163,6 +164,7 @@ func schemas(spec *v1.CustomResourceDefinitionSpec) (all []*v1.JSONSchemaProps) 
 
 // validate checks the spec, without comparing it with an old one.
 func validate(ctx context.Context, crd *v1.CustomResourceDefinition, t *tolerance) field.ErrorList {
+	t.work = boundedregexp.NewWork(ctx, boundedregexp.MaxWork)
 	path := field.NewPath("spec")
 	s := hoistShared(&crd.Spec)
 	errs := validateGroup(s, path)

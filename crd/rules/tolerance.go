@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/apikeel/kelson/crd/schema"
+	"github.com/apikeel/kelson/internal/boundedregexp"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/webhook"
 )
@@ -36,6 +37,8 @@ type tolerance struct {
 	accepted *accepted
 	// metrics measures the compilation of rules.
 	metrics measure.Sink
+	// work is what may be spent on compiling them.
+	work *boundedregexp.Work
 
 	// structural and costly apply to the schema that is being validated.
 	structural, costly bool

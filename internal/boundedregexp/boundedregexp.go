@@ -187,6 +187,34 @@ func (p *Pattern) Match(work *Work, text string) (bool, error) {
 	return matches, nil
 }
 
+// MatchSmall reports whether a text matches the pattern, if that costs little, which ok says.
+func (p *Pattern) MatchSmall(text string) (matches, ok bool) {
+	program, err := p.compiled(NewWork(context.Background(), heavyWork))
+	if err != nil || program.size*int64(len(text)) >= heavyWork {
+		return false, false
+	}
+	return program.MatchString(text), true
+}
+
+// FindAll returns the first parts of a text that match the pattern, all if n is negative. Each
+// of them may look at all that follows, and this cannot be interrupted.
+func (p *Pattern) FindAll(work *Work, text string, n int) ([]string, error) {
+	program, err := p.compiled(work)
+	if err != nil {
+		return nil, err
+	}
+	once, most := program.size*int64(len(text)), int64(len(text))+1
+	if n >= 0 {
+		most = min(most, int64(n)+1)
+	}
+	if err := work.Spend(once * most); err != nil {
+		return nil, err
+	}
+	found := program.FindAllString(text, n)
+	work.left += once * (most - min(most, int64(len(found))+1)) // what has not happened
+	return found, nil
+}
+
 // compiled returns the program, which is kept if the set has room for it.
 func (p *Pattern) compiled(work *Work) (*program, error) {
 	if known := p.program.Load(); known != nil {

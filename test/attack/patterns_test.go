@@ -106,3 +106,30 @@ func TestCustomErrorGrowth(t *testing.T) {
 		return vase(path, group, `"a":[`+strings.Repeat(`"cc",`, size/5)+`"cc"]`)
 	})
 }
+
+// TestExpressionGrowth writes definitions and policies with expressions that take long to be
+// compiled, and an object that a rule's regular expression takes long with.
+func TestExpressionGrowth(t *testing.T) {
+	for name, unit := range map[string]string{"comparisons": "object.a==''||", "lists": "[]==[]||", "macros": "[1].map(a,[]).map(b,[b]).size()==0||"} {
+		for _, size := range []int{4 << 10, 67 << 10} {
+			expression := strings.Repeat(unit, size/len(unit)) + "true"
+			m := &message{http.MethodPost, "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies?dryRun=All", "application/json",
+				`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingAdmissionPolicy","metadata":{"name":"a"},"spec":{"matchConstraints":{"resourceRules":[
+				{"apiGroups":[""],"apiVersions":["v1"],"operations":["CREATE"],"resources":["configmaps"]}]},"validations":[{"expression":"` + expression + `"}]}}`}
+			spent, _, text := filledVictim.cost(t, m)
+			if spent > costCeiling {
+				t.Errorf("%s of %d bytes cost %v: %.200s", name, size, spent, text)
+			}
+			if want := map[bool]string{false: "201", true: "422"}[size > 16<<10]; !strings.HasPrefix(text, want) {
+				t.Errorf("%s of %d bytes: got %.300s, want %s", name, size, text, want)
+			}
+		}
+	}
+	const group = "rules.example.com"
+	path := filledVictim.define(t, group, `{"type":"object","properties":{"a":{"type":"string","maxLength":2000000}},
+		"x-kubernetes-validations":[{"rule":"!has(self.a) || self.a.matches('(?:a|aa|aaa){300}b')"}]}`)
+	spent, _, text := filledVictim.cost(t, vase(path, group, `"a":"`+strings.Repeat("a", 1_900_000)+`"`))
+	if spent > costCeiling || !strings.HasPrefix(text, "422") || !strings.Contains(text, "cost exceeds limit") {
+		t.Errorf("a rule cost %v: %.300s", spent, text)
+	}
+}

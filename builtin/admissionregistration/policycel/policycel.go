@@ -4,6 +4,7 @@
 package policycel
 
 import (
+	"context"
 	"fmt"
 	"sync"
 
@@ -16,6 +17,9 @@ import (
 	"k8s.io/apiserver/pkg/cel/environment"
 	"k8s.io/apiserver/pkg/cel/library"
 	"k8s.io/apiserver/pkg/cel/mutation"
+
+	"github.com/apikeel/kelson/internal/boundedregexp"
+	"github.com/apikeel/kelson/internal/celbound"
 )
 
 // checkFrequency is after how many iterations of a comprehension a program checks for
@@ -68,7 +72,9 @@ func (e *Environment) Compiler() *Compiler {
 
 // Composed returns a compiler for one policy, to which Define adds variables.
 func (e *Environment) Composed() *Compiler {
-	return &Compiler{variables: apiservercel.NewObjectType("kubernetes.variables", map[string]*apiservercel.DeclField{})}
+	return &Compiler{
+		variables: apiservercel.NewObjectType("kubernetes.variables", map[string]*apiservercel.DeclField{}), patterns: boundedregexp.NewSet(),
+	}
 }
 
 // Typed returns a composed compiler that knows the types of objects and parameters, nil for an
@@ -83,11 +89,24 @@ func (e *Environment) Typed(object, params *apiservercel.DeclType) *Compiler {
 // variables.
 type Compiler struct {
 	variables *apiservercel.DeclType
+	// patterns are those of all expressions of a policy; nil makes new ones for each.
+	patterns *boundedregexp.Set
 	// object and params are of any type if they are nil.
 	object, params *apiservercel.DeclType
 
-	mu   sync.Mutex
-	sets map[Variables]*environment.EnvSet
+	mu     sync.Mutex
+	sets   map[Variables]*environment.EnvSet
+	bounds *celbound.Bounds
+}
+
+// boundsOf returns the bounds of expressions, which are the same for all sets of variables.
+func (c *Compiler) boundsOf(env *cel.Env) *celbound.Bounds {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.bounds == nil {
+		c.bounds = celbound.New(env.Functions())
+	}
+	return c.bounds
 }
 
 // VariablesType returns the type of the variables that Define has declared; nil if the
@@ -95,8 +114,9 @@ type Compiler struct {
 func (c *Compiler) VariablesType() *apiservercel.DeclType { return c.variables }
 
 // Compile compiles an expression whose result must be of one of the types. stored accepts what
-// a newer server may have accepted.
-func (c *Compiler) Compile(expression string, vars Variables, stored bool, results ...*cel.Type) (Compiled, *Error) {
+// a newer server may have accepted. What it costs is subtracted from work, which is nil for an
+// expression that was accepted.
+func (c *Compiler) Compile(work *boundedregexp.Work, expression string, vars Variables, stored bool, results ...*cel.Type) (Compiled, *Error) {
 	mode := environment.NewExpressions
 	if stored {
 		mode = environment.StoredExpressions
@@ -105,8 +125,21 @@ func (c *Compiler) Compile(expression string, vars Variables, stored bool, resul
 	if err != nil {
 		return Compiled{}, &Error{Detail: fmt.Sprintf("unexpected error loading CEL environment: %v", err), Internal: true}
 	}
-	checked, issues := env.Compile(expression)
-	if issues != nil {
+	if work == nil {
+		work = boundedregexp.NewWork(context.Background(), boundedregexp.MaxWork)
+	}
+	if err := celbound.SpendText(work, expression); err != nil {
+		return Compiled{}, &Error{Detail: "compilation failed: " + err.Error()}
+	}
+	parsed, issues := env.Parse(expression)
+	if issues.Err() != nil {
+		return Compiled{}, &Error{Detail: "compilation failed: " + issues.String()}
+	}
+	if err := c.boundsOf(env).Check(work, parsed.NativeRep()); err != nil {
+		return Compiled{}, &Error{Detail: "compilation failed: " + err.Error()}
+	}
+	checked, issues := env.Check(parsed)
+	if issues.Err() != nil {
 		return Compiled{}, &Error{Detail: "compilation failed: " + issues.String()}
 	}
 	if got := checked.OutputType(); !oneOf(got, results) {
@@ -115,7 +148,7 @@ func (c *Compiler) Compile(expression string, vars Variables, stored bool, resul
 		}
 		return Compiled{}, &Error{Detail: fmt.Sprintf("must evaluate to one of %v but got %v", results, got)}
 	}
-	program, err := env.Program(checked, cel.InterruptCheckFrequency(checkFrequency))
+	program, err := env.Program(checked, append(celbound.Regexps(c.patterns), cel.InterruptCheckFrequency(checkFrequency))...)
 	if err != nil {
 		return Compiled{}, &Error{Detail: "program instantiation failed: " + err.Error(), Internal: true}
 	}
@@ -133,8 +166,8 @@ func oneOf(t *cel.Type, wanted []*cel.Type) bool {
 
 // Define compiles a variable and declares it for later expressions. One that does not compile
 // has a dynamic type.
-func (c *Compiler) Define(name, expression string, vars Variables, stored bool) (Compiled, *Error) {
-	compiled, err := c.Compile(expression, vars, stored, cel.AnyType)
+func (c *Compiler) Define(work *boundedregexp.Work, name, expression string, vars Variables, stored bool) (Compiled, *Error) {
+	compiled, err := c.Compile(work, expression, vars, stored, cel.AnyType)
 	c.variables.Fields[name] = apiservercel.NewDeclField(name, declared(compiled.Type), true, nil, nil)
 	return compiled, err
 }

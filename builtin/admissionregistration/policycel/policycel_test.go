@@ -26,7 +26,7 @@ func TestCompile(t *testing.T) {
 		{"[JSONPatch{op: 'add', path: '/x', value: 1}]", Variables{Patch: true}, cel.ListType(cel.ObjectType("JSONPatch")), ""},
 		{"Object{spec: Object.spec{replicas: 1}}", Variables{Patch: true}, cel.ObjectType("Object"), ""},
 	} {
-		_, err := c.Compile(test.expression, test.vars, false, test.result)
+		_, err := c.Compile(nil, test.expression, test.vars, false, test.result)
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Detail, test.want) {
 			t.Errorf("%s: %v, want %q", test.expression, err, test.want)
 		}
@@ -36,7 +36,7 @@ func TestCompile(t *testing.T) {
 func TestDefine(t *testing.T) {
 	c := new(Environment).Composed()
 	for _, v := range [][2]string{{"number", "1"}, {"names", "['a']"}, {"broken", "1 +"}, {"next", "variables.number + 1"}} {
-		_, err := c.Define(v[0], v[1], Variables{}, false)
+		_, err := c.Define(nil, v[0], v[1], Variables{}, false)
 		if (err != nil) != (v[0] == "broken") {
 			t.Errorf("%s: %v", v[0], err)
 		}
@@ -48,7 +48,7 @@ func TestDefine(t *testing.T) {
 		"variables.broken == variables.next": true,
 		"variables.other == 1":               false,
 	} {
-		if _, err := c.Compile(expression, Variables{}, false, cel.BoolType); (err == nil) != ok {
+		if _, err := c.Compile(nil, expression, Variables{}, false, cel.BoolType); (err == nil) != ok {
 			t.Errorf("%s: %v", expression, err)
 		}
 	}
@@ -58,7 +58,7 @@ func BenchmarkComposed(b *testing.B) {
 	env := new(Environment)
 	for b.Loop() {
 		c := env.Composed()
-		if _, err := c.Define("x", "object.x", Variables{}, false); err != nil {
+		if _, err := c.Define(nil, "x", "object.x", Variables{}, false); err != nil {
 			b.Fatal(err)
 		}
 	}
