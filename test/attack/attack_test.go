@@ -11,6 +11,7 @@ package attack
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -63,7 +64,9 @@ func TestMain(m *testing.M) {
 	os.Exit(run(m))
 }
 
+// run runs the tests: once, or for as long as KELSON_ATTACK says, on the same servers.
 func run(m *testing.M) int {
+	var first usage // after the first round
 	if testsize.Race() {
 		fmt.Println("skipped: the prices are those of a server without the race detector; run it without -race")
 		return 0
@@ -94,9 +97,32 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer filledVictim.kill()
-	slow.begin()
-	defer slow.end()
-	return m.Run()
+	length, err := time.ParseDuration(cmp.Or(os.Getenv("KELSON_ATTACK"), "0s"))
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "KELSON_ATTACK is how long the attacks are repeated:", err)
+		return 1
+	}
+	for begin, round := time.Now(), 1; ; round++ {
+		slow.begin()
+		code := m.Run()
+		slow.end()
+		if length == 0 || code != 0 {
+			return code
+		}
+		now := victim.rest
+		fmt.Printf("round %d, after %v: %d KiB in use, %d goroutines\n", round, time.Since(begin).Round(time.Second), now.held>>10, now.goroutines)
+		if round == 1 {
+			first = now
+		}
+		// Each round may leave what caches keep, all of them together not more.
+		if now.held > first.held+leftPerAttack || now.goroutines > first.goroutines+leftGoroutines {
+			fmt.Printf("after the first round there were %d KiB and %d goroutines: something is never given back\n", first.held>>10, first.goroutines)
+			return 1
+		}
+		if time.Since(begin) > length {
+			return 0
+		}
+	}
 }
 
 // server is a kelson process.
