@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -14,7 +15,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/util/cert"
 
 	"github.com/apikeel/kelson/authn/oidc"
 	"github.com/apikeel/kelson/authn/serviceaccount"
@@ -295,10 +295,30 @@ func (h *RequestHeader) validate(clientCAFile string) []error {
 		errs = append(errs, errors.New("--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header - API aggregation will not work"))
 	}
 	// If one CA signs for users and for proxies, every user could act as a proxy.
-	if clientCAFile != "" && h.CAFile != "" && len(h.AllowedNames) == 0 && overlap(clientCAFile, h.CAFile) {
-		errs = append(errs, errors.New("--requestheader-client-ca-file and --client-ca-file contain overlapping certificates; --requestheader-allowed-names must be specified to ensure regular client certificates cannot set authenticating proxy headers for arbitrary users"))
+	if clientCAFile != "" && h.CAFile != "" {
+		users, errUsers := os.ReadFile(clientCAFile)
+		proxies, errProxies := os.ReadFile(h.CAFile)
+		if errUsers == nil && errProxies == nil { // another error shows when they are used
+			if err := h.checkApart([][]byte{users}, nil, [][]byte{proxies}); err != nil {
+				errs = append(errs, err)
+			}
+		}
 	}
 	return errs
+}
+
+// checkApart returns an error if users and proxies have an authority in common, while any name
+// is that of a proxy. own are the authorities of users that are in no file.
+func (h *RequestHeader) checkApart(users [][]byte, own []byte, proxies [][]byte) error {
+	const consequence = "--requestheader-allowed-names must be specified to ensure regular client certificates cannot set authenticating proxy headers for arbitrary users"
+	switch {
+	case len(h.AllowedNames) > 0:
+	case overlap([][]byte{own}, proxies):
+		return errors.New("--requestheader-client-ca-file contains the authority with which this server signs certificates of users; " + consequence)
+	case overlap(users, proxies):
+		return errors.New("--requestheader-client-ca-file and --client-ca-file contain overlapping certificates; " + consequence)
+	}
+	return nil
 }
 
 // warn logs when the standard headers are missing, which aggregated API servers expect.
@@ -317,15 +337,31 @@ func (h *RequestHeader) warn(log *slog.Logger) {
 	}
 }
 
-func overlap(fileA, fileB string) bool {
-	a, errA := cert.CertsFromFile(fileA)
-	b, errB := cert.CertsFromFile(fileB)
-	if errA != nil || errB != nil {
-		return false // the error shows when they are read
-	}
-	return slices.ContainsFunc(a, func(one *x509.Certificate) bool {
-		return slices.ContainsFunc(b, func(other *x509.Certificate) bool { return bytes.Equal(one.Raw, other.Raw) })
+// overlap reports whether a certificate that an authority of users signs is also valid with
+// those of proxies: one has the key of the other, or is signed by it.
+func overlap(users, proxies [][]byte) bool {
+	fronts := certificatesOf(proxies)
+	return slices.ContainsFunc(certificatesOf(users), func(user *x509.Certificate) bool {
+		return slices.ContainsFunc(fronts, func(front *x509.Certificate) bool {
+			return bytes.Equal(user.RawSubjectPublicKeyInfo, front.RawSubjectPublicKeyInfo) || user.CheckSignatureFrom(front) == nil
+		})
 	})
+}
+
+// certificatesOf returns the certificates in PEM files that a pool takes.
+func certificatesOf(pems [][]byte) (all []*x509.Certificate) {
+	for _, rest := range pems {
+		for {
+			var block *pem.Block
+			if block, rest = pem.Decode(rest); block == nil {
+				break
+			}
+			if c, err := x509.ParseCertificate(block.Bytes); err == nil {
+				all = append(all, c)
+			}
+		}
+	}
+	return all
 }
 
 // structured returns the provider as an AuthenticationConfiguration.

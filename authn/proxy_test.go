@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"math/big"
 	"net/http"
 	"reflect"
 	"strings"
@@ -134,6 +135,59 @@ func TestProxyConfig(t *testing.T) {
 	for _, test := range tests {
 		if _, err := test.c.New(); (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
 			t.Errorf("%s: error %v, want %q", test.name, err, test.err)
+		}
+	}
+}
+
+// TestProxiesAreNotUsers: while any certificate of their authority may speak for others, proxies
+// and users have no authority in common, be it the server's own, signed anew, an intermediate
+// one, or one that a changed file brings.
+func TestProxiesAreNotUsers(t *testing.T) {
+	users, proxies := newAuthority(t, "users"), newAuthority(t, "proxies")
+	template := *users.cert
+	template.SerialNumber = big.NewInt(9)
+	again := &authority{sign(t, &template, &template, users.key.Public(), users.key), users.key}
+	front := func(names ...string) RequestHeader { return RequestHeader{AllowedNames: names} }
+	for name, test := range map[string]struct {
+		users, proxies []byte
+		header         RequestHeader
+		refused        bool
+	}{
+		"the same":             {users.pem(), users.pem(), front(), true},
+		"the same among other": {users.pem(), append(proxies.pem(), users.pem()...), front(), true},
+		"signed anew":          {users.pem(), again.pem(), front(), true},
+		"intermediate":         {proxies.intermediate(t).pem(), proxies.pem(), front(), true},
+		"others":               {users.pem(), proxies.pem(), front(), false},
+		"the same with a name": {users.pem(), users.pem(), front("front-proxy-client"), false},
+	} {
+		test.header.CAFile = writeFile(t, "proxies", test.proxies)
+		for _, own := range []bool{true, false} {
+			c := Config{RequestHeader: test.header, X509: X509{CAs: test.users}}
+			want := "contains the authority with which this server signs certificates of users; --requestheader-allowed-names must be specified"
+			if !own {
+				c.X509 = X509{CAFile: writeFile(t, "users", test.users)}
+				want = "contain overlapping certificates; --requestheader-allowed-names must be specified"
+			}
+			if _, err := c.New(); (err != nil) != test.refused || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s, own %v: got %v, want it refused: %v, with %q", name, own, err, test.refused, want)
+			}
+		}
+	}
+	// After a start with two authorities either file changes.
+	for _, changed := range []string{"users", "proxies"} {
+		var l logs
+		files := map[string]string{"users": writeFile(t, "users", users.pem()), "proxies": writeFile(t, "proxies", proxies.pem())}
+		s := newStage(t, Config{Log: l.logger(), X509: X509{CAFile: files["users"]}, RequestHeader: RequestHeader{CAFile: files["proxies"]}})
+		before := []*x509.CertPool{s.clientCAs.Load(), s.proxyCAs.Load()}
+		rewrite(t, files[changed], append(users.pem(), proxies.pem()...))
+		s.Reload()
+		if s.clientCAs.Load() != before[0] || s.proxyCAs.Load() != before[1] || !strings.Contains(l.String(), "overlapping") {
+			t.Errorf("%s: a file with an authority of both is in use, or nothing is logged: %s", changed, l.String())
+		}
+		rewrite(t, files[changed], newAuthority(t, "new").pem())
+		s.Reload()
+		if s.clientCAs.Load() == before[0] && s.proxyCAs.Load() == before[1] {
+			t.Errorf("%s: a right file after a wrong one is not in use: %s", changed, l.String())
 		}
 	}
 }

@@ -118,8 +118,13 @@ func (s *Stage) readAuthorities(file, name string, p *pool, pems *[][]byte, give
 				return errors.New("data does not contain any valid RSA or ECDSA certificates")
 			}
 		}
-		p.Store(roots)
+		old := *pems
 		*pems = all
+		if err := s.cfg.RequestHeader.checkApart(s.clients, s.cfg.X509.CAs, s.proxies); err != nil {
+			*pems = old
+			return err
+		}
+		p.Store(roots)
 		advertised := x509.NewCertPool()
 		for _, pem := range slices.Concat(s.clients, s.proxies) {
 			advertised.AppendCertsFromPEM(pem)
