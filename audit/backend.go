@@ -66,7 +66,7 @@ func (b *backend) put(e entry) bool {
 	e, err := b.truncateToFit(e)
 	if err != nil {
 		b.recordLost(err, e)
-		return true
+		return !b.strict
 	}
 	if b.queue != nil {
 		if err := b.queue.add(e); err != nil {
@@ -81,23 +81,22 @@ func (b *backend) put(e entry) bool {
 	return true
 }
 
-// truncateToFit truncates an event that is too large.
+// truncateToFit truncates an event that is too large: first it has no objects, then no long
+// texts and lists. An event is lost only if the limit is too small for any.
 func (b *backend) truncateToFit(e entry) (entry, error) {
 	if !b.truncate.Enabled || e.size() <= b.truncate.MaxEventSize {
 		return e, nil
 	}
-	if e.event.Level != LevelMetadata {
-		short := e.event.truncated()
+	for short, most := e.event.truncated(), b.truncate.MaxEventSize; most >= minText; short, most = short.shortened(int(most/4)), most/4 {
 		body, err := short.encode()
 		if err != nil {
 			return e, err
 		}
-		e = entry{short, body}
+		if e = (entry{short, body}); e.size() <= b.truncate.MaxEventSize {
+			return e, nil
+		}
 	}
-	if e.size() > b.truncate.MaxEventSize {
-		return e, errTooLarge
-	}
-	return e, nil
+	return e, errTooLarge
 }
 
 // recordLost counts and logs events that were not sent.

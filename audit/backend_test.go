@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/internal/requesttest"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func TestValidate(t *testing.T) {
@@ -379,3 +381,38 @@ func TestBoth(t *testing.T) {
 }
 
 func pemOf(der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}) }
+
+// TestLongRequestsAreNotLost: an event whose URI, user, lists or annotations are larger than the
+// limit is written without their ends; one that cannot be is counted, and refuses the request in
+// the mode blocking-strict.
+func TestLongRequestsAreNotLost(t *testing.T) {
+	long := strings.Repeat("x", 200<<10)
+	many := slices.Repeat([]string{long[:1000]}, 500)
+	for name, event := range map[string]*Event{
+		"uri":         {Level: LevelMetadata, RequestURI: "/api?fieldSelector=" + long},
+		"user":        {Level: LevelRequest, User: authenticationv1.UserInfo{Username: long, Groups: many, Extra: map[string]authenticationv1.ExtraValue{long: many}}},
+		"addresses":   {Level: LevelMetadata, SourceIPs: many},
+		"annotations": {Level: LevelMetadata, Annotations: map[string]string{"a": long, long: "b"}},
+		"everything":  {Level: LevelMetadata, RequestURI: strings.Repeat("\x01", 200<<10), ObjectRef: &ObjectReference{Name: long}, ResponseStatus: &metav1.Status{Message: long}, Verb: long},
+	} {
+		event.AuditID, event.Stage = "id", StageRequestReceived
+		body, err := event.encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sent []entry
+		send := func(_ context.Context, all []entry) error {
+			sent = append(sent, all...)
+			return nil
+		}
+		config := TruncateConfig{Enabled: true, MaxEventSize: 100 << 10, MaxBatchSize: 10 << 20}
+		b := newBackend("log", BatchConfig{Mode: ModeBlockingStrict}, config, 1, send, func() error { return nil }, slog.New(slog.DiscardHandler))
+		if !b.put(entry{event, body}) || len(sent) != 1 || sent[0].size() > config.MaxEventSize || sent[0].event.AuditID != "id" || sent[0].event.Annotations[truncatedKey] != "true" {
+			t.Errorf("%s: got %d events, want one that fits and says that it is truncated", name, len(sent))
+		}
+		b.truncate.MaxEventSize = 100
+		if b.put(entry{event, body}) || b.dropped.Load() != 1 {
+			t.Errorf("%s: an event that cannot be written is not counted (%d), or its request goes on", name, b.dropped.Load())
+		}
+	}
+}

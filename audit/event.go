@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -106,6 +107,67 @@ func (ev *Event) truncated() *Event {
 	}
 	short.Annotations[truncatedKey] = "true"
 	return &short
+}
+
+const (
+	// minText is how many bytes of a text stay in an event that is truncated, at least.
+	minText = 64
+	// maxShortList is the length of lists and maps in an event whose texts are truncated.
+	maxShortList = 8
+)
+
+// shortened returns a copy that has at most a number of bytes of each text that a client
+// chooses, and maxShortList items of each list.
+func (ev *Event) shortened(most int) *Event {
+	short := *ev
+	text := func(s string) string {
+		if len(s) <= most {
+			return s
+		}
+		return s[:most] + "...TRUNCATED"
+	}
+	list := func(all []string) []string {
+		var few []string
+		for _, s := range all[:min(len(all), maxShortList)] {
+			few = append(few, text(s))
+		}
+		return few
+	}
+	user := func(u authenticationv1.UserInfo) authenticationv1.UserInfo {
+		few := authenticationv1.UserInfo{Username: text(u.Username), UID: text(u.UID), Groups: list(u.Groups)}
+		for _, key := range first(u.Extra) {
+			if few.Extra == nil {
+				few.Extra = map[string]authenticationv1.ExtraValue{}
+			}
+			few.Extra[text(key)] = list(u.Extra[key])
+		}
+		return few
+	}
+	short.RequestURI, short.Verb, short.UserAgent, short.SourceIPs = text(ev.RequestURI), text(ev.Verb), text(ev.UserAgent), list(ev.SourceIPs)
+	short.User = user(ev.User)
+	if ev.ImpersonatedUser != nil {
+		as := user(*ev.ImpersonatedUser)
+		short.ImpersonatedUser = &as
+	}
+	if o := ev.ObjectRef; o != nil {
+		short.ObjectRef = &ObjectReference{
+			text(o.Resource), text(o.Namespace), text(o.Name), types.UID(text(string(o.UID))), text(o.APIGroup), text(o.APIVersion), text(o.ResourceVersion), text(o.Subresource),
+		}
+	}
+	if s := ev.ResponseStatus; s != nil {
+		short.ResponseStatus = &metav1.Status{Status: s.Status, Code: s.Code, Reason: metav1.StatusReason(text(string(s.Reason))), Message: text(s.Message)}
+	}
+	short.Annotations = map[string]string{truncatedKey: "true"}
+	for _, key := range first(ev.Annotations) {
+		short.Annotations[text(key)] = text(ev.Annotations[key])
+	}
+	return &short
+}
+
+// first returns the first keys of a map.
+func first[V any](m map[string]V) []string {
+	keys := slices.Sorted(maps.Keys(m))
+	return keys[:min(len(keys), maxShortList)]
 }
 
 // line returns the event in the legacy format.
