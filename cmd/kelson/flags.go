@@ -15,6 +15,7 @@ import (
 	"github.com/apikeel/kelson/connect"
 	"github.com/apikeel/kelson/controlplane"
 	"github.com/apikeel/kelson/features"
+	"github.com/apikeel/kelson/serverflags"
 	"github.com/apikeel/kelson/serverflags/stores"
 	"github.com/apikeel/kelson/storage/etcd"
 	"github.com/spf13/cobra"
@@ -180,6 +181,7 @@ func (f *serveFlags) config(cmd *cobra.Command, w io.Writer) (controlplane.Confi
 		return config, err
 	}
 	logSettings(config.Logger, cmd.Flags())
+	f.postgres.WarnPassword(config.Logger)
 	return config, nil
 }
 
@@ -187,7 +189,8 @@ func (f *serveFlags) config(cmd *cobra.Command, w io.Writer) (controlplane.Confi
 func logSettings(log *slog.Logger, fs *pflag.FlagSet) {
 	log.Log(context.Background(), library.LevelNotice, "starting", "version", library.Version().GitVersion)
 	var all []any
-	fs.VisitAll(func(f *pflag.Flag) { all = append(all, slog.String(f.Name, f.Value.String())) })
+	shown := serverflags.Shown(fs)
+	fs.VisitAll(func(f *pflag.Flag) { all = append(all, slog.String(f.Name, shown[f.Name])) })
 	log.Info("settings", slog.Group("flags", all...))
 }
 
@@ -282,11 +285,4 @@ func parseOverride(text string) (controlplane.EtcdOverride, error) {
 		return controlplane.EtcdOverride{}, errors.New("--etcd-servers-overrides invalid, must be of format: group/resource#servers, where servers are URLs, semicolon separated")
 	}
 	return controlplane.EtcdOverride{Group: group, Resource: name, Servers: servers}, nil
-}
-
-// flagValues returns the values of all flags except help.
-func flagValues(fs *pflag.FlagSet) map[string]string {
-	all := map[string]string{}
-	fs.VisitAll(func(f *pflag.Flag) { all[f.Name] = f.Value.String() })
-	return all
 }

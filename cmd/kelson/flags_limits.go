@@ -112,5 +112,5 @@ func (f *lifeFlags) apply(s *setup) {
 		f.checkFile(s)
 	}
 	s.config.LivezGrace, s.config.Shutdown, s.config.Debug, s.config.TracingFile = f.LivezGrace, f.Shutdown, f.debug, f.tracing
-	s.config.Debug.Flags = flagValues(s.flags)
+	s.config.Debug.Flags = serverflags.Shown(s.flags)
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/serverflags"
 	"github.com/apikeel/kelson/serverflags/stores"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/etcd"
@@ -87,13 +88,13 @@ func (f *placeFlags) place(cmd *cobra.Command, flag, value string) (place, error
 	case strings.HasPrefix(value, "http://") || strings.HasPrefix(value, "https://"):
 		options := f.etcd.options(urls)
 		options.CompactInterval = -1 // left to the servers
-		return place{name: value, etcd: options}, nil
+		return place{name: serverflags.WithoutPasswords(value), etcd: options}, nil
 	case strings.HasPrefix(value, "postgres://") || strings.HasPrefix(value, "postgresql://"):
 		options := f.postgres.At(value)
 		options.CompactInterval = -1
 		return place{name: postgres.Redact(value), postgres: options}, nil
 	case strings.Contains(value, "://") || regexp.MustCompile(`:[0-9]+$`).MatchString(urls[0]):
-		return place{}, usage(cmd, "%s %s: the URL of an etcd begins with http:// or https://, that of a PostgreSQL with postgres://", flag, value)
+		return place{}, usage(cmd, "%s %s: the URL of an etcd begins with http:// or https://, that of a PostgreSQL with postgres://", flag, serverflags.WithoutPasswords(value))
 	}
 	return place{name: value, dataDir: value}, nil
 }

@@ -3,11 +3,13 @@ package stores
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
 
+	"github.com/apikeel/kelson/serverflags"
 	"github.com/apikeel/kelson/storage/postgres"
 )
 
@@ -20,7 +22,7 @@ type Postgres struct {
 
 // Bind adds the flags.
 func (f *Postgres) Bind(fs *pflag.FlagSet) {
-	fs.StringVar(&f.dsn, "storage-dsn", "", "connection `string` of PostgreSQL to keep objects in: postgres://user@host1,host2/database?sslmode=verify-full")
+	serverflags.SecretVar(fs, &f.dsn, "storage-dsn", "connection `string` of PostgreSQL to keep objects in: postgres://user@host1,host2/database?sslmode=verify-full", postgres.Redact)
 	fs.StringVar(&f.file, "storage-dsn-file", "", "`file` with the connection string, if it has a password")
 	f.BindUse(fs)
 }
@@ -52,6 +54,13 @@ func (f *Postgres) Options() (postgres.Options, error) {
 		}
 	}
 	return options, nil
+}
+
+// WarnPassword logs a warning if there is a password on the command line.
+func (f *Postgres) WarnPassword(logger *slog.Logger) {
+	if postgres.HasPassword(f.dsn) {
+		logger.Warn("the password in --storage-dsn is in the list of processes, which everybody on this machine can read: write the connection string into a file and name it with --storage-dsn-file")
+	}
 }
 
 // At returns the options for another connection string.

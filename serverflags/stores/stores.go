@@ -68,5 +68,6 @@ func (d *database) Open(ctx context.Context, logger *slog.Logger) (storage.Backe
 		return nil, err
 	}
 	options.Logger = logger
+	d.WarnPassword(logger)
 	return postgres.Open(ctx, options)
 }

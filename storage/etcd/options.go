@@ -102,6 +102,9 @@ func (o Options) validate() error {
 		if strings.TrimSpace(e) == "" {
 			return errors.New("etcd: an endpoint is empty")
 		}
+		if strings.Contains(e, "@") {
+			return errors.New("etcd: an endpoint has a user or password in it, which etcd's client ignores: use client certificates")
+		}
 		if strings.HasPrefix(e, "https://") || strings.HasPrefix(e, "unixs://") {
 			secure++
 		} else if o.TLS != nil || o.usesFiles() {

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"strings"
 
@@ -142,16 +143,28 @@ func explainConnect(err error) error {
 	return configError{fmt.Errorf("%w: %s", err, advice)}
 }
 
-// explainParse adds what to do to the error of a connection string or of a file that it
-// names.
+// explainParse returns an error about a connection string or a file that it names, with what to
+// do. It never quotes the string: pgx leaves out only passwords that it recognizes.
 func explainParse(err error) error {
-	switch text := err.Error(); {
-	case strings.Contains(text, "unable to find sslpassword"), strings.Contains(text, "failed to parse private key"):
-		return fmt.Errorf("%w: the key in sslkey is encrypted or no private key: it has to be one in PEM without a passphrase, as openssl pkey writes it", err)
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "unable to find sslpassword"), strings.Contains(text, "failed to parse private key"), strings.Contains(text, "unable to decrypt key"):
+		return errors.New("the key in sslkey is encrypted or no private key: it has to be one in PEM without a passphrase, as openssl pkey writes it")
 	case strings.Contains(text, "private key does not match public key"):
-		return fmt.Errorf("%w: sslcert and sslkey do not belong together", err)
+		return errors.New("sslcert and sslkey do not belong together")
 	case strings.Contains(text, "unable to add CA to cert pool"):
-		return fmt.Errorf("%w: sslrootcert has no certificate in PEM", err)
+		return errors.New("sslrootcert has no certificate in PEM")
 	}
-	return err
+	if file := new(fs.PathError); errors.As(err, &file) {
+		return fmt.Errorf("a file that the connection string names cannot be read: %w", file)
+	}
+	for _, known := range []string{
+		"sslmode is invalid", `both "sslcert" and "sslkey" are required`, "unterminated quoted string", "unable to load cert", "unable to find service",
+		"unable to load system certificate pool",
+	} {
+		if strings.Contains(text, known) {
+			return errors.New("the connection string cannot be parsed: " + known)
+		}
+	}
+	return errors.New("the connection string cannot be parsed; special characters in a password are percent-encoded in a URL, and in quotes elsewhere")
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"regexp"
 	"strings"
 	"time"
 
@@ -98,7 +99,7 @@ func isSchemaName(name string) bool {
 func (o Options) connConfig() (*pgx.ConnConfig, error) {
 	config, err := pgx.ParseConfig(o.DSN)
 	if err != nil {
-		return nil, fmt.Errorf("postgres: %w", explainParse(err)) // pgx leaves the password out
+		return nil, fmt.Errorf("postgres: %w", explainParse(err))
 	}
 	if config.ConnectTimeout == 0 || config.ConnectTimeout > o.ConnectTimeout {
 		config.ConnectTimeout = o.ConnectTimeout
@@ -123,8 +124,21 @@ func Redact(dsn string) string {
 		return "postgres"
 	}
 	host := config.Host
+	if strings.Contains(host+config.Database, "@") { // a password with a slash in it
+		return "postgres"
+	}
 	if config.Port != 0 {
 		host = net.JoinHostPort(host, fmt.Sprint(config.Port))
 	}
 	return fmt.Sprintf("postgres %s on %s", config.Database, host)
+}
+
+// HasPassword reports whether there is a password in a connection string.
+func HasPassword(dsn string) bool {
+	if regexp.MustCompile(`(?i)\b(ssl)?password\s*=`).MatchString(dsn) {
+		return true
+	}
+	_, rest, isURL := strings.Cut(dsn, "://")
+	user, _, has := strings.Cut(rest, "@")
+	return isURL && has && strings.Contains(user, ":")
 }
