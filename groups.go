@@ -19,6 +19,7 @@ import (
 	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/discovery"
 	"github.com/apikeel/kelson/features"
+	"github.com/apikeel/kelson/internal/configfile"
 	"github.com/apikeel/kelson/managedfields"
 	"github.com/apikeel/kelson/openapi"
 	"github.com/apikeel/kelson/resource"
@@ -169,7 +170,7 @@ func (s *Server) Objects(group, name string) resource.Objects {
 func (s *Server) DelegateTo(ctx context.Context, kubeconfig string) error {
 	parent, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
-		return err
+		return configfile.Unquoted(err)
 	}
 	if s.Authenticate == nil {
 		a, err := authndelegated.New(ctx, parent, s.Logger)

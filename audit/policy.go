@@ -11,8 +11,6 @@ import (
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/internal/configfile"
 	"github.com/apikeel/kelson/request"
@@ -73,13 +71,13 @@ func LoadPolicy(file string, logger *slog.Logger) (*Policy, error) {
 
 // parsePolicy also returns the errors of strict decoding.
 func parsePolicy(content []byte) (p *Policy, problems []error, err error) {
-	strict := yaml.UnmarshalStrict(content, new(any))
+	strict := configfile.UnmarshalYAML(content, new(any))
 	content, _, err = configfile.Kind(content)
 	if err != nil {
 		return nil, nil, fmt.Errorf("failed decoding: %w", err)
 	}
 	p = &Policy{}
-	problems, err = kjson.UnmarshalStrict(content, p)
+	problems, err = configfile.UnmarshalStrict(content, p)
 	if err != nil {
 		return nil, nil, fmt.Errorf("failed decoding: %w", err)
 	}

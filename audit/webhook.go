@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/apikeel/kelson/internal/configfile"
 )
 
 // This file is the webhook backend.
@@ -40,7 +42,7 @@ func openWebhook(c *WebhookConfig) (sendFunc, func() error, error) {
 	rules.ExplicitPath = c.ConfigFile
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, nil).ClientConfig()
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, configfile.Unquoted(err)
 	}
 	config.Timeout, config.Dial = webhookTimeout, c.Dial
 	config.Wrap(c.Certificates.Wrap)

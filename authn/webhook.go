@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/apikeel/kelson/egress"
+	"github.com/apikeel/kelson/internal/configfile"
 	"github.com/apikeel/kelson/metrics/measure"
 	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/request"
@@ -55,7 +56,7 @@ func newWebhook(kubeconfig, version string, audiences []string, backoff wait.Bac
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeconfig}
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
 	if err != nil {
-		return nil, err
+		return nil, configfile.Unquoted(err)
 	}
 	cfg.Timeout, cfg.Dial = webhookTimeout, dial
 	cfg.Wrap(servercert.OfWebhooks(metrics, log).Wrap)

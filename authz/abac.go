@@ -53,7 +53,7 @@ func NewABAC(file string, log *slog.Logger) (ABAC, error) {
 		}
 		p, versioned, err := parsePolicy(scanner.Bytes())
 		if err != nil {
-			return nil, fmt.Errorf("error reading policy file %s, line %d: %s: %w", file, line, scanner.Text(), err)
+			return nil, fmt.Errorf("error reading policy file %s, line %d: %w", file, line, configfile.Unquoted(err))
 		}
 		if !versioned {
 			unversioned++

@@ -21,8 +21,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/internal/configfile"
 	"github.com/apikeel/kelson/metrics/measure"
@@ -31,8 +29,8 @@ import (
 // Dial makes a connection, as net.Dialer does.
 type Dial = func(ctx context.Context, network, address string) (net.Conn, error)
 
-// Selector has the ways to the networks. Nil is the direct one, which nobody has
-// chosen.
+// Selector has the ways to the networks. A nil Dial is the direct way, whether it was chosen
+// or nobody has chosen one: who dials directly checks addresses, who asks a proxy cannot.
 type Selector struct {
 	// ControlPlane leads to services beside the server: those that authenticate,
 	// authorize, audit, and webhooks that have a URL.
@@ -42,7 +40,13 @@ type Selector struct {
 	// Etcd leads to etcd.
 	Etcd Dial
 
-	metrics measure.Sink
+	configured []string // names of networks that the file has
+	metrics    measure.Sink
+}
+
+// IsConfigured reports whether a way to the network of a name was chosen, be it the direct one.
+func (s *Selector) IsConfigured(network string) bool {
+	return s != nil && slices.Contains(s.configured, network)
 }
 
 // Measure makes a selector count the connections that are made through proxies. It
@@ -133,6 +137,7 @@ func Load(file string) (*Selector, error) {
 		if err != nil {
 			return nil, fmt.Errorf("failed to setup egress selector: failed to create dialer for egressSelection %q: %w", name, err)
 		}
+		s.configured = append(s.configured, name)
 		switch name {
 		case controlPlane:
 			s.ControlPlane = dial
@@ -150,12 +155,12 @@ func decode(data []byte) (*configuration, error) {
 	if err := configfile.Check(data, "EgressSelectorConfiguration", "apiserver.k8s.io/v1beta1", "apiserver.k8s.io/v1alpha1"); err != nil {
 		return nil, err
 	}
-	text, err := yaml.YAMLToJSONStrict(data)
+	text, err := configfile.ToJSON(data)
 	if err != nil {
 		return nil, err
 	}
 	c := &configuration{}
-	unknown, err := kjson.UnmarshalStrict(text, c)
+	unknown, err := configfile.UnmarshalStrict(text, c)
 	if err == nil && len(unknown) > 0 {
 		err = runtime.NewStrictDecodingError(unknown)
 	}
@@ -195,7 +200,7 @@ func (c *connection) validate(path *field.Path) field.ErrorList {
 		case t == nil:
 			return field.ErrorList{field.Required(path.Child("transport"), "transport must be set for HTTPConnect")}
 		case t.TCP != nil && t.UDS != nil:
-			return field.ErrorList{field.Invalid(path.Child("tcp"), *t.TCP, "TCP and UDS cannot both be set")}
+			return field.ErrorList{field.Invalid(path.Child("tcp"), "tcp", "TCP and UDS cannot both be set")}
 		case t.TCP == nil && t.UDS == nil:
 			return field.ErrorList{field.Required(path.Child("tcp"), "One of TCP or UDS must be set")}
 		case t.TCP != nil:
@@ -231,7 +236,11 @@ func (t *tcp) validate(path *field.Path) field.ErrorList {
 	case strings.HasPrefix(t.URL, "https://"):
 		return t.TLSConfig.validate(path.Child("tlsConfig"))
 	}
-	return field.ErrorList{field.Invalid(path.Child("url"), t.URL, "supported connection protocols are http:// and https://")}
+	shown := "REDACTED"
+	if u, err := url.Parse(t.URL); err == nil && u.User == nil {
+		shown = t.URL
+	}
+	return field.ErrorList{field.Invalid(path.Child("url"), shown, "supported connection protocols are http:// and https://")}
 }
 
 func (t *tlsConfig) validate(path *field.Path) (errs field.ErrorList) {
@@ -272,12 +281,12 @@ func (t *tlsConfig) load() (*tls.Config, error) {
 	return config, nil
 }
 
-// dial returns how connections are made.
+// dial returns how connections are made, nil for directly.
 func (c *connection) dial(s *Selector) (Dial, error) {
 	dialer := &net.Dialer{Timeout: 30 * time.Second, KeepAlive: 30 * time.Second}
 	switch {
 	case c.ProxyProtocol == direct:
-		return dialer.DialContext, nil
+		return nil, nil
 	case c.ProxyProtocol == grpcTunnel:
 		return nil, errors.New("tunnels over gRPC are not supported: use HTTPConnect, which the same proxies speak")
 	case c.Transport.UDS != nil:
@@ -286,7 +295,7 @@ func (c *connection) dial(s *Selector) (Dial, error) {
 	to := c.Transport.TCP
 	proxy, err := url.Parse(to.URL)
 	if err != nil {
-		return nil, fmt.Errorf("invalid proxy server url %q: %w", to.URL, err)
+		return nil, errors.New("invalid proxy server url")
 	}
 	if to.TLSConfig == nil {
 		return s.through(dialer.DialContext, "tcp", proxy.Host), nil

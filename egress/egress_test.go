@@ -189,3 +189,19 @@ func TestValidate(t *testing.T) {
 		t.Errorf("a pod: %v", err)
 	}
 }
+
+// TestDirectIsNoProxy: who dials directly checks addresses, so a network that is reached directly
+// has no way of its own, be it chosen or not.
+func TestDirectIsNoProxy(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "egress")
+	if err := os.WriteFile(file, []byte("apiVersion: apiserver.k8s.io/v1beta1\nkind: EgressSelectorConfiguration\negressSelections:\n- {name: cluster, connection: {proxyProtocol: Direct}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Cluster != nil || s.For(cluster) != nil || !s.IsConfigured(cluster) || s.IsConfigured(etcd) || (*Selector)(nil).IsConfigured(cluster) {
+		t.Errorf("got a way to the cluster: %v, configured: %v, %v, want no way of its own and the cluster configured", s.Cluster != nil, s.IsConfigured(cluster), s.IsConfigured(etcd))
+	}
+}

@@ -13,6 +13,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"go.yaml.in/yaml/v3"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/apikeel/kelson/internal/configfile"
 )
 
 // This file decides which metrics are exposed: disabled and hidden metrics, and allowed
@@ -70,7 +72,7 @@ func (c *Config) Complete(before string) error {
 		if data, err := os.ReadFile(c.LabelsFile); err != nil {
 			invalid(fmt.Sprintf("failed to read allow list manifest: %v", err))
 		} else if err := yaml.Unmarshal(data, &read); err != nil {
-			invalid(fmt.Sprintf("failed to parse allow list manifest: %v", err))
+			invalid(fmt.Sprintf("failed to parse allow list manifest: %v", configfile.Unquoted(err)))
 		} else if err := labels(path, read); err != nil {
 			invalid(fmt.Sprintf("invalid allow list mapping in manifest: [%v]", err))
 		}

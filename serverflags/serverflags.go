@@ -39,6 +39,7 @@ import (
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/flow"
 	"github.com/apikeel/kelson/internal/boundedlog"
+	"github.com/apikeel/kelson/internal/configfile"
 	"github.com/apikeel/kelson/internal/jsonlog"
 	"github.com/apikeel/kelson/internal/textlog"
 	"github.com/apikeel/kelson/storage"
@@ -263,7 +264,7 @@ func (o *Options) delegate(ctx context.Context) error {
 	if what != "" && what != who && o.server.Authorizer == nil {
 		config, err := clientcmd.BuildConfigFromFlags("", what)
 		if err != nil {
-			return err
+			return configfile.Unquoted(err)
 		}
 		if o.server.Authorizer, err = delegated.New(config, o.server.Logger); err != nil {
 			return err

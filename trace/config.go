@@ -10,7 +10,6 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	kjson "sigs.k8s.io/json"
 
 	"github.com/apikeel/kelson/internal/configfile"
 )
@@ -62,7 +61,7 @@ func decodeConfig(data []byte) (*Config, error) {
 	if !slices.Contains(versions, kind.GroupVersion().String()) || kind.Kind != "" && kind.Kind != configKind {
 		return nil, configfile.Unknown(kind)
 	}
-	strict, err := kjson.UnmarshalStrict(text, c)
+	strict, err := configfile.UnmarshalStrict(text, c)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/transport"
+
+	"github.com/apikeel/kelson/internal/configfile"
 )
 
 // httpsPort is the port that user names in the kubeconfig may omit.
@@ -25,7 +27,7 @@ func LoadCredentials(file string) (*Credentials, error) {
 	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: file}
 	config, err := rules.Load()
 	if err != nil {
-		return nil, err
+		return nil, configfile.Unquoted(err)
 	}
 	return &Credentials{config}, nil
 }

@@ -147,7 +147,7 @@ func decode(data []byte, into any, kind string, apiVersions ...string) error {
 	if err := configfile.Check(data, kind, apiVersions...); err != nil {
 		return err
 	}
-	if err := yaml.UnmarshalStrict(data, into); err != nil {
+	if err := configfile.UnmarshalYAML(data, into); err != nil {
 		return fmt.Errorf("strict decoding error: %w", err)
 	}
 	return nil

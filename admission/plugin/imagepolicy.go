@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/internal/configfile"
 	"github.com/apikeel/kelson/webhook"
 )
 
@@ -57,7 +58,7 @@ func newImagePolicy(b *builder) (admission.Plugin, error) {
 		} `json:"imagePolicy"`
 	}
 	if err := yaml.Unmarshal(b.configuration, &file); err != nil {
-		return nil, err
+		return nil, configfile.Unquoted(err)
 	}
 	c := &file.ImagePolicy
 	p := &imagePolicy{
@@ -79,7 +80,7 @@ func newImagePolicy(b *builder) (admission.Plugin, error) {
 	}
 	config, err := clientcmd.BuildConfigFromFlags("", c.KubeConfigFile)
 	if err != nil {
-		return nil, err
+		return nil, configfile.Unquoted(err)
 	}
 	config.Timeout = imagePolicyTimeout
 	p.client, err = webhook.ReviewClient(config)

@@ -34,9 +34,9 @@ import (
 	apiresource "k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/lru"
-	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/admission"
+	"github.com/apikeel/kelson/internal/configfile"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -70,7 +70,7 @@ func Load(data []byte) ([]Limited, error) {
 		Kind             string    `json:"kind"`
 		LimitedResources []Limited `json:"limitedResources"`
 	}
-	if err := yaml.UnmarshalStrict(data, &file); err != nil {
+	if err := configfile.UnmarshalYAML(data, &file); err != nil {
 		return nil, err
 	}
 	switch file.APIVersion + " " + file.Kind {

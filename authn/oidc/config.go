@@ -10,7 +10,6 @@ import (
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/internal/configfile"
 )
@@ -108,7 +107,7 @@ func Parse(data []byte) (*Configuration, error) {
 		return nil, err
 	}
 	c := &Configuration{}
-	if err := yaml.UnmarshalStrict(data, c); err != nil {
+	if err := configfile.UnmarshalYAML(data, c); err != nil {
 		return nil, err
 	}
 	return c, nil

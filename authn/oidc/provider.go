@@ -190,7 +190,7 @@ func newProvider(a Authenticator, r *rules, o Options) (*provider, error) {
 		if o.Egress == nil {
 			return nil, fmt.Errorf("oidc: egress lookup required with egress selector type %q", network)
 		}
-		if dial = o.Egress.For(network); dial == nil {
+		if dial = o.Egress.For(network); !o.Egress.IsConfigured(network) {
 			return nil, fmt.Errorf("oidc: egress lookup for %q is not configured", network)
 		}
 	}

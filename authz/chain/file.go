@@ -12,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
-	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/authz/webhook"
 	"github.com/apikeel/kelson/internal/configfile"
@@ -110,18 +108,18 @@ func decode(data []byte) (*configuration, error) {
 		return nil, err
 	}
 	var strict []error
-	if _, err := yaml.YAMLToJSONStrict(data); err != nil {
+	if _, err := configfile.ToJSON(data); err != nil {
 		strict = append(strict, err)
 	}
-	unknown, err := kjson.UnmarshalStrict(text, c)
+	unknown, err := configfile.UnmarshalStrict(text, c)
 	if err != nil {
 		return nil, err
 	}
 	switch {
 	case gvk.Kind == "":
-		return nil, runtime.NewMissingKindErr(string(data))
+		return nil, configfile.MissingKind()
 	case gvk.Version == "":
-		return nil, runtime.NewMissingVersionErr(string(data))
+		return nil, configfile.MissingVersion()
 	case gvk.Group != configGroup || gvk.Kind != configKind || !slices.Contains([]string{"v1", "v1beta1", "v1alpha1"}, gvk.Version):
 		return nil, configfile.Unknown(gvk)
 	}

@@ -22,6 +22,7 @@ import (
 
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/egress"
+	"github.com/apikeel/kelson/internal/configfile"
 	"github.com/apikeel/kelson/metrics/servercert"
 	"github.com/apikeel/kelson/request"
 	hooks "github.com/apikeel/kelson/webhook"
@@ -116,7 +117,8 @@ func (c *Config) client() (*rest.Config, error) {
 	}
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.Kubeconfig
-	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	client, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	return client, configfile.Unquoted(err)
 }
 
 // Authorize implements authz.Authorizer.

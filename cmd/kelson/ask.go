@@ -24,6 +24,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/controlplane"
+
+	"github.com/apikeel/kelson/internal/configfile"
 )
 
 // ask is what the commands share that ask a running server: how to reach it, as whom,
@@ -83,7 +85,7 @@ func (a *ask) connect() (*target, error) {
 		return nil, errors.New("no kubeconfig was found; give --kubeconfig, or start a server with 'kelson serve' here")
 	}
 	if err != nil {
-		return nil, err
+		return nil, configfile.Unquoted(err)
 	}
 	namespace, _, err := loader.Namespace()
 	if err != nil {

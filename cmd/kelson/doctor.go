@@ -21,6 +21,7 @@ import (
 
 	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/controlplane"
+	"github.com/apikeel/kelson/internal/configfile"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/engine"
 	"github.com/spf13/cobra"
@@ -375,7 +376,7 @@ func (d *doctor) checkServer(ctx context.Context) {
 	file, _ := controlplane.FindKubeconfig(d.dataDir)
 	config, err := clientcmd.BuildConfigFromFlags("", file)
 	if err != nil {
-		d.find(name, problem, "start the server again: it writes the kubeconfig when it listens", "has the data folder open, and its kubeconfig cannot be read: %v", err)
+		d.find(name, problem, "start the server again: it writes the kubeconfig when it listens", "has the data folder open, and its kubeconfig cannot be read: %v", configfile.Unquoted(err))
 		return
 	}
 	config.Timeout = answerTimeout

@@ -13,8 +13,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
-	kjson "sigs.k8s.io/json"
-	"sigs.k8s.io/yaml"
 
 	"github.com/apikeel/kelson/internal/configfile"
 )
@@ -102,12 +100,12 @@ func parse(path string, content []byte) (*configuration, error) {
 	if err := configfile.Check(content, configKind, configVersion); err != nil {
 		return nil, wrong(err)
 	}
-	text, err := yaml.YAMLToJSONStrict(content)
+	text, err := configfile.ToJSON(content)
 	if err != nil {
 		return nil, wrong(err)
 	}
 	var c configuration
-	unknown, err := kjson.UnmarshalStrict(text, &c)
+	unknown, err := configfile.UnmarshalStrict(text, &c)
 	switch {
 	case err != nil:
 		return nil, wrong(err)

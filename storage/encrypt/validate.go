@@ -100,9 +100,9 @@ func (p *providerConfig) validate(path *field.Path, plugins map[string]bool) (er
 	}
 	switch {
 	case found == 0:
-		errs = append(errs, field.Invalid(path, *p, "provider does not contain any of the expected providers: KMS, AESGCM, AESCBC, Secretbox, Identity"))
+		errs = append(errs, field.Invalid(path, "REDACTED", "provider does not contain any of the expected providers: KMS, AESGCM, AESCBC, Secretbox, Identity"))
 	case found > 1:
-		errs = append(errs, field.Invalid(path, *p, "more than one provider specified in a single element, should split into different list elements"))
+		errs = append(errs, field.Invalid(path, "REDACTED", "more than one provider specified in a single element, should split into different list elements"))
 	}
 	switch {
 	case p.KMS != nil:
