@@ -51,11 +51,11 @@ type Backend struct {
 	refused  atomic.Int64  // reads that got none
 	warnings atomic.Uint64 // from the database, on connections outside of the pool
 	writer   *line         // for commitLoop alone, as session is
-	// session is the connection of writer that holds the advisory lock id, which is the
-	// last such connection if writer has none.
+	// session is the connection of writer, and what the database knows it by; the last such
+	// connection if writer has none.
 	session struct {
 		conn *pgx.Conn
-		id   int64
+		id   sessionID
 	}
 
 	queue    chan *write

@@ -355,9 +355,10 @@ func (b *Backend) settleAll(group []*write, results []outcome, stamp int64, watc
 }
 
 // writerSession returns the connection for writes. A session that broke may still have a
-// transaction to execute that was sent to it. So each session holds an advisory lock of
-// its own, and the next one begins by ending its predecessor and waiting for its lock:
-// then what the predecessor has not committed it never will.
+// transaction to execute that was sent to it. So the next session begins by ending its
+// predecessor and waiting until the database has no such session any more: then what the
+// predecessor has not committed it never will. There is no lock in this that other roles could
+// take: advisory locks are for everybody who may connect.
 func (b *Backend) writerSession() (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(b.ctx, b.opts.ConnectTimeout)
 	defer cancel()
@@ -365,8 +366,9 @@ func (b *Backend) writerSession() (*pgx.Conn, error) {
 	if err != nil || conn == b.session.conn {
 		return conn, err
 	}
-	id := rand.Int64()
-	if _, err = conn.Exec(ctx, "SELECT pg_advisory_lock($1)", id); err == nil && b.session.id != 0 {
+	var id sessionID
+	err = conn.QueryRow(ctx, "SELECT pid, (extract(epoch FROM backend_start) * 1000000)::bigint FROM pg_stat_activity WHERE pid = pg_backend_pid()").Scan(&id.pid, &id.began)
+	if err == nil && b.session.id.pid != 0 {
 		err = endSession(ctx, conn, b.session.id)
 	}
 	if err != nil {
@@ -377,24 +379,25 @@ func (b *Backend) writerSession() (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// endSession ends the session that holds an advisory lock, if there is one, and waits
-// until it is gone.
-func endSession(ctx context.Context, conn *pgx.Conn, id int64) error {
+// sessionID tells a session from all others of a database. began is nil if the role may not see
+// when its sessions have begun; then there may be another session with the same pid later, and
+// who waits for this one waits for that.
+type sessionID struct {
+	pid   int32
+	began *int64 // microseconds
+}
+
+// endSession ends a session, if there still is one, and waits until it is gone. The database
+// removes a session from pg_stat_activity after its transaction has ended.
+func endSession(ctx context.Context, conn *pgx.Conn, id sessionID) error {
+	const same = "a.pid = $1 AND a.pid <> pg_backend_pid() AND ($2::bigint IS NULL OR a.backend_start IS NULL OR (extract(epoch FROM a.backend_start) * 1000000)::bigint = $2)"
 	// A role may end its own sessions. If this one may not, it waits all the same. It also
 	// waits for one that waits for a standby: to end it would commit its transaction
 	// without.
-	_, err := conn.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_locks
-		WHERE locktype = 'advisory' AND objsubid = 1 AND granted AND pid <> pg_backend_pid()
-		AND (classid::bigint << 32 | objid::bigint) = $1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-		AND NOT EXISTS (SELECT FROM pg_stat_activity a WHERE a.pid = pg_locks.pid AND a.wait_event = 'SyncRep')`, id)
-	// Not pg_advisory_lock: a session that is given up would wait on.
-	for free := false; err == nil || isRefusal(err); {
-		err = conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", id).Scan(&free)
-		if err != nil {
-			break
-		}
-		if free {
-			_, err = conn.Exec(ctx, "SELECT pg_advisory_unlock($1)", id)
+	_, err := conn.Exec(ctx, "SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a WHERE "+same+" AND a.wait_event IS DISTINCT FROM 'SyncRep'", id.pid, id.began)
+	for left := 0; err == nil || isRefusal(err); {
+		err = conn.QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity a WHERE "+same, id.pid, id.began).Scan(&left)
+		if err != nil || left == 0 {
 			return err
 		}
 		select {

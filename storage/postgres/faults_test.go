@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/storage/postgres"
 	"github.com/apikeel/kelson/storage/postgres/pgtest"
+	"github.com/jackc/pgx/v5"
 )
 
 // counters is a load whose outcome can be checked: every writer counts up in a key of
@@ -432,4 +434,63 @@ func TestExpiryIsShared(t *testing.T) {
 	if last := w.last.Load(); last != 1+2*keys {
 		t.Errorf("got revision %d, want %d: a create and a delete of each key", last, 1+2*keys)
 	}
+}
+
+// TestStrangersCannotStopWrites: a role that may only connect to the database takes and waits for
+// every advisory lock that it sees there. Writes go on after a connection broke, and another
+// server can make its tables.
+func TestStrangersCannotStopWrites(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Start(t)
+	b := openSchema(t, db, "kelson")
+	if _, err := b.Create(t.Context(), "/registry/a", nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	sql(t, db, "CREATE ROLE stranger")
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiting sync.WaitGroup
+	defer waiting.Wait()
+	defer cancel()
+	take := func(key int64) {
+		conn := admin(t, db)
+		waiting.Go(func() {
+			defer conn.Close(context.Background())
+			if _, err := conn.Exec(ctx, "SET SESSION AUTHORIZATION stranger"); err == nil {
+				_, _ = conn.Exec(ctx, fmt.Sprintf("SELECT pg_advisory_lock(%d)", key))
+			}
+			<-ctx.Done()
+		})
+	}
+	conn := admin(t, db)
+	defer conn.Close(context.Background())
+	rows, _ := conn.Query(t.Context(), "SELECT classid::bigint << 32 | objid::bigint FROM pg_locks WHERE locktype = 'advisory'")
+	keys, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	if err != nil {
+		t.Fatal(err)
+	}
+	hash := fnv.New64a()
+	hash.Write([]byte("kelson schema other"))
+	for _, key := range append(keys, int64(hash.Sum64())) {
+		take(key)
+	}
+	polltest.Until(t, "the stranger has its locks or waits for them", func() bool {
+		return number(t, db, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") >= int64(2*len(keys)+1)
+	})
+	sql(t, db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'kelson'")
+	within, end := context.WithTimeout(t.Context(), 20*time.Second)
+	defer end()
+	for {
+		_, err := b.Create(within, "/registry/b", nil, 0)
+		if err == nil || errors.Is(err, storage.ErrExists) {
+			break
+		}
+		if within.Err() != nil {
+			t.Fatalf("a write after a connection broke: got %v, want it stored", err)
+		}
+	}
+	other, err := postgres.Open(within, postgres.Options{DSN: db.DSN(), Schema: "other", AllowNoSync: true})
+	if err != nil {
+		t.Fatalf("another server: got %v, want it to make its tables", err)
+	}
+	_ = other.Close()
 }

@@ -5,7 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"hash/fnv"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -24,13 +24,10 @@ var ErrTooNew = errors.New("the tables are of a later version of this program")
 type names struct {
 	schema  string // quoted
 	channel string // of NOTIFY
-	lock    int64  // the advisory lock of those who make or upgrade the schema
 }
 
 func newNames(schema string) names {
-	h := fnv.New64a()
-	h.Write([]byte("kelson schema " + schema))
-	return names{pgx.Identifier{schema}.Sanitize(), "kelson_" + schema, int64(h.Sum64())}
+	return names{pgx.Identifier{schema}.Sanitize(), "kelson_" + schema}
 }
 
 // sql replaces the names in a statement.
@@ -38,36 +35,48 @@ func (n names) sql(text string) string {
 	return strings.NewReplacer("{schema}", n.schema, "{channel}", "'"+strings.ReplaceAll(n.channel, "'", "''")+"'").Replace(text)
 }
 
+// makeAttempts is how often the tables are made when other servers make them at the same time.
+const makeAttempts = 5
+
 // ensureSchema makes the tables if they are not there, and checks their version. Several
-// servers may do so at a time.
+// servers may do so at a time: one of them succeeds, and the others find the tables then.
 func (b *Backend) ensureSchema(ctx context.Context, conn *pgx.Conn) error {
-	found, err := b.schemaFormat(ctx, conn)
-	if err != nil || found == format {
-		return err
+	for attempt := 1; ; attempt++ {
+		found, err := b.schemaFormat(ctx, conn)
+		if err != nil || found == format {
+			return err
+		}
+		err = b.makeSchema(ctx, conn)
+		if err == nil {
+			b.log.Info("made the tables", "schema", b.opts.Schema, "format", format)
+			return nil
+		}
+		pg := asPgError(err)
+		if attempt == makeAttempts || pg == nil || !slices.Contains(codesExists(), pg.Code) {
+			return err
+		}
 	}
+}
+
+// codesExists are the errors for what another transaction has made: a row of a catalog, a
+// schema, a table, an object, a function.
+func codesExists() []string { return []string{"23505", "42P06", "42P07", "42710", "42723"} }
+
+// makeSchema makes the tables. Formats before 1 do not exist; an upgrade would be a further
+// script.
+func (b *Backend) makeSchema(ctx context.Context, conn *pgx.Conn) error {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback(ctx)
-	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", b.names.lock); err != nil {
-		return err
-	}
-	if found, err = b.schemaFormat(ctx, conn); err != nil || found == format {
-		return err
-	}
-	// Formats before 1 do not exist; an upgrade would be a further script here.
 	if _, err := tx.Exec(ctx, "CREATE SCHEMA IF NOT EXISTS "+b.names.schema); err != nil {
 		return fmt.Errorf("make schema %q: %w", b.opts.Schema, err)
 	}
 	if _, err := tx.Exec(ctx, b.names.sql(schemaSQL)); err != nil {
 		return fmt.Errorf("make the tables in schema %q: %w", b.opts.Schema, err)
 	}
-	if err := tx.Commit(ctx); err != nil {
-		return err
-	}
-	b.log.Info("made the tables", "schema", b.opts.Schema, "format", format)
-	return nil
+	return tx.Commit(ctx)
 }
 
 // schemaFormat returns the version of the tables, 0 if there are none.
