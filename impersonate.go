@@ -28,7 +28,7 @@ func (s *Server) impersonate() stage {
 			return true
 		}
 		requestor := x.User
-		x.Impersonator, x.User, x.ImpersonationConstraint = &requestor, as.User, as.Constraint
+		x.Impersonator, x.Wanted, x.User, x.ImpersonationConstraint = &requestor, as.Wanted, as.User, as.Constraint
 		return true
 	}}
 }

@@ -8,6 +8,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/apikeel/kelson/request"
 )
 
 // Forbidden returns the 403 error for a request that was not allowed.
@@ -51,4 +53,21 @@ func Check(ctx context.Context, authorizer Authorizer, a *Attributes) error {
 		return apierrors.NewInternalError(err)
 	}
 	return Forbidden(a, reason)
+}
+
+// CheckBeside is Check for what the request of ctx does beside its own verb, such as to read
+// objects for a page about them. If its user is impersonated by a right that has constraints, who
+// impersonates needs that right for this too, as if it were a request of its own.
+func CheckBeside(ctx context.Context, authorizer Authorizer, a *Attributes) error {
+	if err := Check(ctx, authorizer, a); err != nil {
+		return err
+	}
+	req := request.From(ctx)
+	mode, constrained := strings.CutPrefix(req.ImpersonationConstraint, "impersonate:")
+	if req.Impersonator == nil || !constrained {
+		return nil
+	}
+	on := *a
+	on.User, on.Verb = req.Impersonator, "impersonate-on:"+mode+":"+a.Verb
+	return Check(ctx, authorizer, &on)
 }

@@ -282,15 +282,15 @@ func (p *Pages) mayRead(ctx context.Context, q *question, s *resource.Served, na
 		a.Namespace = name // as a request for a namespace has it
 	}
 	if name != "" {
-		return authz.Check(ctx, p.Authorizer, &a)
+		return authz.CheckBeside(ctx, p.Authorizer, &a)
 	}
 	if s.Definition.Group == "" && s.Definition.Resource == "secrets" {
-		if err := authz.Check(ctx, p.Authorizer, &a); err != nil {
+		if err := authz.CheckBeside(ctx, p.Authorizer, &a); err != nil {
 			return err
 		}
 	}
 	a.Verb = request.List
-	return authz.Check(ctx, p.Authorizer, &a)
+	return authz.CheckBeside(ctx, p.Authorizer, &a)
 }
 
 // isNamespaces reports whether a resource is that of the namespaces themselves.

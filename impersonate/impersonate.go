@@ -72,6 +72,8 @@ func New(authorizer authz.Authorizer, metrics Metrics) *Stage {
 // Result is whom a request goes on as.
 type Result struct {
 	User request.User
+	// Wanted is the user that the headers name, without what belongs to it.
+	Wanted *request.User
 	// Constraint is the verb of the right that allowed it, "" if it was the right to
 	// impersonate whatever for.
 	Constraint string
@@ -104,7 +106,7 @@ func (s *Stage) Judge(ctx context.Context, h http.Header, attributes func() *aut
 	}
 	i.attempted(modeLabel(mode), true, took)
 	s.lastModes.Add(i.attributes.User.Name, mode)
-	r := &Result{User: *user, Took: took}
+	r := &Result{User: *user, Wanted: wanted, Took: took}
 	if mode != unconstrained {
 		r.Constraint = "impersonate:" + modeNames()[mode]
 	}

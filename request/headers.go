@@ -50,6 +50,21 @@ func (u *User) SetHeaders(h http.Header) bool {
 	return true
 }
 
+// Impersonate sets the headers of a request, which stays in this process, that impersonates the
+// user.
+func (u *User) Impersonate(h http.Header) {
+	h["Impersonate-User"] = []string{u.Name}
+	if u.UID != "" {
+		h["Impersonate-Uid"] = []string{u.UID}
+	}
+	if len(u.Groups) > 0 {
+		h["Impersonate-Group"] = slices.Clip(u.Groups)
+	}
+	for key, values := range u.Extra {
+		h[http.CanonicalHeaderKey("Impersonate-Extra-"+escapeKey(key))] = slices.Clip(values)
+	}
+}
+
 // IsUserHeader reports whether a header, whose name is canonical, tells who the user is.
 func IsUserHeader(name string) bool {
 	if !strings.HasPrefix(name, "X-Remote-") {

@@ -74,8 +74,9 @@ type Request struct {
 	Info
 	// User is set by authentication and replaced by impersonation.
 	User User
-	// Impersonator is the authenticated user if User is impersonated.
-	Impersonator *User
+	// Impersonator is the authenticated user if User is impersonated. Wanted is whom its
+	// headers named then, without what the server has added.
+	Impersonator, Wanted *User
 	// ImpersonationConstraint is the verb that allowed a constrained impersonation.
 	ImpersonationConstraint string
 	// AuditID identifies the request in the audit log and to aggregated API servers. A

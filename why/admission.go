@@ -47,9 +47,10 @@ type Admission struct {
 // admission is the page AdmissionPath: it sends the body as a dry run to the path that the
 // parameter path names, by the method of the parameter method: POST, PUT, or DELETE, which
 // has no body. The dry run is a request of the asker, who needs the same permissions as for
-// the write.
+// the write; if the asker is impersonated, it impersonates in the same way.
 func (p *Pages) admission(ctx context.Context, r *http.Request) (any, error) {
-	asker := &request.From(r.Context()).User
+	req := request.From(r.Context())
+	asker := &req.User
 	query := request.QueryOf(r)
 	write, err := p.target(query.Get("path"), query.Get("method"))
 	if err != nil {
@@ -59,7 +60,7 @@ func (p *Pages) admission(ctx context.Context, r *http.Request) (any, error) {
 	if write.Method != http.MethodPost {
 		// An explanation of an update or a deletion tells of the object as it is.
 		info, _ := request.Parse(write)
-		if err := authz.Check(ctx, p.Authorizer, &authz.Attributes{User: asker, Verb: request.Get, IsResource: true, Group: info.Group, Version: info.Version,
+		if err := authz.CheckBeside(ctx, p.Authorizer, &authz.Attributes{User: asker, Verb: request.Get, IsResource: true, Group: info.Group, Version: info.Version,
 			Namespace: info.Namespace, Resource: info.Resource, Name: info.Name}); err != nil {
 			return nil, err
 		}
@@ -81,7 +82,12 @@ func (p *Pages) admission(ctx context.Context, r *http.Request) (any, error) {
 	}
 	write.Body, write.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	write.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json"}, "User-Agent": {r.UserAgent()}}
-	response, err := p.Submit(*asker).RoundTrip(write)
+	sender := *asker
+	if req.Impersonator != nil {
+		sender = *req.Impersonator
+		req.Wanted.Impersonate(write.Header)
+	}
+	response, err := p.Submit(sender).RoundTrip(write)
 	if err != nil {
 		return nil, err
 	}

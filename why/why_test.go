@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -325,5 +327,64 @@ func BenchmarkAllowedThroughDenials(b *testing.B) {
 		if decision, _, _ := watch.Authorize(b.Context(), a); decision != authz.Allow {
 			b.Fatal(decision)
 		}
+	}
+}
+
+// onlyPages allows a user everything, and another one to impersonate it, with constraints, for
+// pages alone.
+type onlyPages struct{ Authorizer }
+
+func (onlyPages) Authorize(_ context.Context, a *authz.Attributes) (authz.Decision, string, error) {
+	if a.User.Name == "jane" || !a.IsResource {
+		return authz.Allow, "", nil
+	}
+	return authz.NoOpinion, "", nil
+}
+
+// roundTripper is a function that answers requests.
+type roundTripper func(r *http.Request) *http.Response
+
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r), nil }
+
+// TestExplainedWritesAreOfTheImpersonator: a write that is explained to somebody who impersonates
+// is impersonated in the same way, so that the checks of that and the audit see it; and the
+// object as it is, is read only by who may impersonate for that.
+func TestExplainedWritesAreOfTheImpersonator(t *testing.T) {
+	var sender request.User
+	var sent http.Header
+	p := &Pages{
+		Authorizer: onlyPages{}, Serves: func(string, string, string) bool { return true },
+		Submit: func(user request.User) http.RoundTripper {
+			return roundTripper(func(r *http.Request) *http.Response {
+				sender, sent = user, r.Header
+				return &http.Response{StatusCode: http.StatusCreated, Header: http.Header{}, Body: io.NopCloser(strings.NewReader("{}"))}
+			})
+		},
+	}
+	ask := func(method, path string) int {
+		r := httptest.NewRequest(http.MethodPost, AdmissionPath+"?"+url.Values{"method": {method}, "path": {path}}.Encode(), strings.NewReader("{}"))
+		r = r.WithContext(request.With(t.Context(), &request.Request{
+			User:         request.User{Name: "jane", Groups: []string{"dev", "system:authenticated"}},
+			Impersonator: &request.User{Name: "bot"}, ImpersonationConstraint: "impersonate:user-info",
+			Wanted: &request.User{Name: "jane", Groups: []string{"dev"}, Extra: map[string][]string{"a/B": {"x"}}},
+		}))
+		w := httptest.NewRecorder()
+		p.Handlers()[AdmissionPath].ServeHTTP(w, r)
+		return w.Code
+	}
+	if code := ask(http.MethodPost, "/api/v1/namespaces/a/configmaps"); code != http.StatusOK {
+		t.Errorf("got %d, want 200", code)
+	}
+	want := http.Header{"Impersonate-User": {"jane"}, "Impersonate-Group": {"dev"}, "Impersonate-Extra-A%2f%42": {"x"}}
+	for name, values := range want {
+		if !slices.Equal(sent[name], values) {
+			t.Errorf("%s: got %q of %v, want %q", name, sent[name], sent, values)
+		}
+	}
+	if sender.Name != "bot" {
+		t.Errorf("the write is of %q, want bot, who impersonates", sender.Name)
+	}
+	if code := ask(http.MethodPut, "/api/v1/namespaces/a/configmaps/b"); code != http.StatusForbidden {
+		t.Errorf("an update, which shows the object: got %d, want 403", code)
 	}
 }
