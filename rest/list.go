@@ -197,6 +197,7 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 		p.Records = make([]*store.Record, 0, snap.Len())
 	}
 	more, evaluated := false, 0
+	ctx := s.ctx()
 	each := func(rec *store.Record) bool {
 		// A full page goes on if anything follows, whether it matches or not.
 		if limited && int64(len(p.Records)) == o.limit {
@@ -209,7 +210,7 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 		if !p.Selected || match(rec) {
 			p.Records = append(p.Records, rec)
 		}
-		return true
+		return !p.Selected || ctx.Err() == nil // a selector may have a hundred thousand requirements
 	}
 	if wanted := o.equalities(s.def); s.objects.Select(snap, prefix, start, wanted, each) {
 		if limited && int64(len(p.Records)) == o.limit && o.limit > 0 {
@@ -219,6 +220,9 @@ func (s *scope) page(o *listOptions) (*wire.Page, error) {
 	} else {
 		snap.Range(prefix, start, each)
 		s.objects.Looked(snap, wanted, evaluated, len(p.Records))
+	}
+	if p.Selected && ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
 	s.span.Event("Listed items from cache", trace.Int("count", int64(evaluated)))
 	s.span.Event("Filtered items", trace.Int("count", int64(len(p.Records))))

@@ -276,12 +276,17 @@ func (r *Resource) WatchFrom(ctx context.Context, s *Snapshot, prefix string, in
 		return nil, err
 	}
 	if initial {
+		// A selector may have a hundred thousand requirements.
 		s.Range(prefix, "", func(rec *Record) bool {
 			if match(rec) {
 				w.initial = append(w.initial, Event{Added, rec})
 			}
-			return true
+			return ctx.Err() == nil
 		})
+		if err := ctx.Err(); err != nil {
+			w.Close()
+			return nil, err
+		}
 	}
 	return w, nil
 }

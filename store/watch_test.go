@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -193,5 +194,28 @@ func TestWatchOfQuietHistoryComesToItsEnd(t *testing.T) {
 	}
 	if got := w.Revision(); got != newest {
 		t.Errorf("got to revision %d, want %d", got, newest)
+	}
+}
+
+// TestSelectingEndsWithItsRequest cancels a watch while it looks for its first objects.
+func TestSelectingEndsWithItsRequest(t *testing.T) {
+	s, _ := openStore(t)
+	r := s.Resource(podDefinition())
+	for _, name := range []string{"a", "b", "c"} {
+		mustCreate(t, r, newPod(name, "n1"))
+	}
+	snap, err := r.Snapshot(t.Context(), Read{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	looked := 0
+	_, err = r.WatchFrom(ctx, snap, r.prefix, true, func(*Record) bool {
+		looked++
+		cancel()
+		return true
+	})
+	if !errors.Is(err, context.Canceled) || looked != 1 {
+		t.Errorf("got %v after %d objects, want %v after one", err, looked, context.Canceled)
 	}
 }
