@@ -43,6 +43,7 @@ type Backend struct {
 	opts    Options
 	members *members
 	kv      kvClient
+	trust   *trust
 	log     *slog.Logger
 	grace   time.Duration // reconnectGrace, unless in a test
 
@@ -82,9 +83,10 @@ func Open(ctx context.Context, opts Options) (*Backend, error) {
 		grace:    reconnectGrace,
 		watchers: make(map[*watcher]struct{}),
 	}
+	b.trust = &trust{log: opts.Logger, onBroken: b.endWatches}
 	var links []link
 	for _, endpoint := range opts.Endpoints {
-		l, err := dialMember(opts, tlsConfig, endpoint, b.etcdKey(storage.Root))
+		l, err := dialMember(opts, tlsConfig, endpoint, b.etcdKey(storage.Root), b.trust)
 		if err != nil {
 			return nil, errors.Join(err, closeLinks(links))
 		}
@@ -307,6 +309,15 @@ func (b *Backend) checkUsable(ctx context.Context) error {
 		return storage.ErrClosed
 	}
 	return ctx.Err()
+}
+
+// endWatches ends all watches: what follows does not continue what they have delivered.
+func (b *Backend) endWatches(err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for w := range b.watchers {
+		w.cancel(b.readError(context.Background(), err))
+	}
 }
 
 // spawn runs a task in a goroutine that Close waits for. It returns false if the

@@ -38,7 +38,7 @@ type connection struct {
 var _ link = (*connection)(nil)
 
 // dialMember returns a link to one endpoint. It does not wait for the connection.
-func dialMember(opts Options, tlsConfig *tls.Config, endpoint, probeKey string) (*connection, error) {
+func dialMember(opts Options, tlsConfig *tls.Config, endpoint, probeKey string, trust *trust) (*connection, error) {
 	c := &connection{probeKey: probeKey, newClient: func() (*clientv3.Client, error) {
 		return clientv3.New(clientv3.Config{
 			Endpoints:            []string{endpoint},
@@ -51,7 +51,7 @@ func dialMember(opts Options, tlsConfig *tls.Config, endpoint, probeKey string) 
 			MaxUnaryRetries:      1, // members.read goes to another member instead
 			Logger:               zap.NewNop(),
 			DialOptions: []grpc.DialOption{
-				grpc.WithChainUnaryInterceptor(traceCall, failFast),
+				grpc.WithChainUnaryInterceptor(traceCall, trust.intercept, failFast),
 				grpc.WithConnectParams(grpc.ConnectParams{
 					Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: connectBackoff},
 					MinConnectTimeout: min(opts.DialTimeout, connectTimeout),

@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -108,6 +109,8 @@ func (w *watcher) stream() (served bool, err error) {
 		switch {
 		case err != nil:
 			return served, rpctypes.Error(err)
+		case w.b.trust.checkCluster(resp.Header) != nil:
+			return served, w.b.trust.checkCluster(resp.Header)
 		case resp.CompactRevision != 0:
 			return served, fmt.Errorf("%w (to %d)", rpctypes.ErrCompacted, resp.CompactRevision)
 		case resp.Canceled:
@@ -182,11 +185,16 @@ func (w *watcher) sendProgressRequests(ctx context.Context, stream pb.Watch_Watc
 // deliver adds events, which are complete revisions, to the buffer.
 func (w *watcher) deliver(ctx context.Context, events []*mvccpb.Event) error {
 	out := make([]storage.Event, 0, len(events))
-	size, start := 0, w.start()
+	size, start, last := 0, w.start(), int64(0)
+	prefix := []byte(w.b.etcdKey(w.prefix))
 	for _, e := range events {
 		if e.Kv.ModRevision < start {
 			continue
 		}
+		if !bytes.HasPrefix(e.Kv.Key, prefix) || e.Kv.ModRevision < last {
+			return status.Errorf(codes.DataLoss, "etcd has sent an event of %q and revision %d to a watch of %q after revision %d", e.Kv.Key, e.Kv.ModRevision, prefix, last)
+		}
+		last = e.Kv.ModRevision
 		event, err := w.event(ctx, e)
 		if err != nil {
 			return err
@@ -264,7 +272,7 @@ func isTemporary(err error) bool {
 		return true
 	}
 	switch codeOf(err) {
-	case codes.OutOfRange, codes.InvalidArgument, codes.PermissionDenied, codes.Unimplemented, codes.Unauthenticated:
+	case codes.OutOfRange, codes.DataLoss, codes.InvalidArgument, codes.PermissionDenied, codes.Unimplemented, codes.Unauthenticated:
 		return false
 	}
 	return true
