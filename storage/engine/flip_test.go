@@ -60,7 +60,7 @@ func (f files) disk(t *testing.T) vfs.FS {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = file.Write(content)
+		_, err = file.Write(bytes.Clone(content)) // which it may change
 		if err := errors.Join(err, file.Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -248,7 +248,7 @@ func judge(t *testing.T, what string, folder files, file, want string) bool {
 	return false
 }
 
-// TestCutFilesAreNeverSilent cuts, empties and removes each file of small folders.
+// TestCutFilesAreNeverSilent cuts, empties, removes and overwrites each file of small folders.
 func TestCutFilesAreNeverSilent(t *testing.T) {
 	random := randomtest.New(t)
 	for name, folder := range folders(t) {
@@ -262,6 +262,20 @@ func TestCutFilesAreNeverSilent(t *testing.T) {
 			}
 			for _, file := range slices.Sorted(maps.Keys(folder)) {
 				judge(t, "removal", folder.with(file, nil), file, want)
+				for range testsize.Pick(1, 4, 200) {
+					if size := len(folder[file]); size > 0 {
+						// A part that reads as zeros, or as something else, as a broken disk has it.
+						changed := bytes.Clone(folder[file])
+						from := random.IntN(size)
+						part := changed[from : from+random.IntN(min(size-from, 4096))+1]
+						clear(part)
+						judge(t, fmt.Sprintf("%d zeros at %d", len(part), from), folder.with(file, changed), file, want)
+						for i := range part {
+							part[i] = byte(random.Uint32())
+						}
+						judge(t, fmt.Sprintf("%d random bytes at %d", len(part), from), folder.with(file, changed), file, want)
+					}
+				}
 				stride := testsize.Pick(1999, 499, 1)
 				for size := 0; size < len(folder[file]); size += 1 + random.IntN(2*stride) {
 					judge(t, fmt.Sprintf("cut to %d bytes of %d", size, len(folder[file])), folder.with(file, folder[file][:size:size]), file, want)

@@ -279,11 +279,11 @@ func (f *frozenFile) move() error {
 }
 
 func (f *frozenFile) Write(p []byte) (int, error) {
+	f.tally.write(p) // before, as a file may change p
 	if err := f.change("write", func() error { _, err := f.File.Write(p); return err }); err != nil {
 		return 0, err
 	}
 	f.written += int64(len(p))
-	f.tally.write(p)
 	return len(p), nil
 }
 
