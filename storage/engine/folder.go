@@ -72,7 +72,7 @@ func checkFormat(fs vfs.FS, dir string) error {
 		return fmt.Errorf("%w: %s: %w", ErrNotStore, dir, err)
 	}
 	if n > format {
-		return fmt.Errorf("%w: %s has format %d by its %s file, this version of Kelson knows up to %d; use a newer version", ErrNewerFormat, dir, n, formatFile, format)
+		return fmt.Errorf("%w: %s has format %d, this version of Kelson knows up to %d; use a newer version", ErrNewerFormat, filepath.Join(dir, formatFile), n, format)
 	}
 	return nil
 }
