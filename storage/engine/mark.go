@@ -60,12 +60,18 @@ type mark struct {
 func (m *mark) append(dst []byte) []byte {
 	start := len(dst)
 	dst = append(append(dst, markMagic...), 0, 0, 0, 0)
-	dst = binary.BigEndian.AppendUint32(dst, uint32(b2i(m.clean))*markClean)
+	flags := uint32(0)
+	if m.clean {
+		flags |= markClean
+	}
+	dst = binary.BigEndian.AppendUint32(dst, flags)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(m.revision))
-	for _, s := range slices.Concat(m.manifests[:], m.logs[:]) {
-		dst = binary.BigEndian.AppendUint64(dst, s.number)
-		dst = binary.BigEndian.AppendUint64(dst, uint64(s.length))
-		dst = binary.BigEndian.AppendUint64(dst, uint64(s.sum))
+	for _, spans := range [...][]span{m.manifests[:], m.logs[:]} {
+		for _, s := range spans {
+			dst = binary.BigEndian.AppendUint64(dst, s.number)
+			dst = binary.BigEndian.AppendUint64(dst, uint64(s.length))
+			dst = binary.BigEndian.AppendUint64(dst, uint64(s.sum))
+		}
 	}
 	var list []byte
 	if m.clean {
@@ -78,13 +84,6 @@ func (m *mark) append(dst []byte) []byte {
 	dst = append(dst, make([]byte, markSize-(len(dst)-start))...)
 	binary.BigEndian.PutUint32(dst[start+len(markMagic):], crc32.Checksum(dst[start+len(markMagic)+4:], castagnoli))
 	return append(dst, list...)
-}
-
-func b2i(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // parseMark parses the content of a MARK file.
