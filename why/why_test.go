@@ -363,8 +363,12 @@ func TestExplainedWritesAreOfTheImpersonator(t *testing.T) {
 	}
 	ask := func(method, path string) int {
 		r := httptest.NewRequest(http.MethodPost, AdmissionPath+"?"+url.Values{"method": {method}, "path": {path}}.Encode(), strings.NewReader("{}"))
+		info, err := request.Parse(r)
+		if err != nil {
+			t.Fatal(err)
+		}
 		r = r.WithContext(request.With(t.Context(), &request.Request{
-			User:         request.User{Name: "jane", Groups: []string{"dev", "system:authenticated"}},
+			Info: info, User: request.User{Name: "jane", Groups: []string{"dev", "system:authenticated"}},
 			Impersonator: &request.User{Name: "bot"}, ImpersonationConstraint: "impersonate:user-info",
 			Wanted: &request.User{Name: "jane", Groups: []string{"dev"}, Extra: map[string][]string{"a/B": {"x"}}},
 		}))
