@@ -86,7 +86,9 @@ func (s *scope) insertNamed(obj resource.Object) (*store.Record, resource.Object
 		attempts = nameAttempts
 	}
 	for {
-		attempts--
+		if attempts--; obj.GetName() == "" {
+			s.req.Name = "" // not that of an attempt before: plugins see the name that is stored
+		}
 		rec, done, err := s.insert(obj)
 		if taken := errors.Is(err, storage.ErrExists) || apierrors.IsAlreadyExists(err); taken && attempts > 0 {
 			if obj, err = s.decodeNew(s.decodeSent); err == nil {

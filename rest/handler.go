@@ -306,6 +306,11 @@ func (s *scope) checkMapVerb(verb string) error {
 		return errNameless()
 	case verb == request.Update && s.req.Name == "":
 		return errNameless()
+	case verb == request.Create && !s.methodFits(verb):
+		// The name in the path was authorized, and would be judged, instead of that in the body.
+		return errMethodNotAllowed()
+	case s.isListOrWatch() && s.r.Method != http.MethodGet && s.r.Method != http.MethodHead:
+		return errMethodNotAllowed() // behind the prefix watch
 	}
 	return nil
 }
