@@ -104,6 +104,9 @@ func (s *scope) insertNamed(obj resource.Object) (*store.Record, resource.Object
 // insert completes, validates and stores a new object. In a dry run there is no
 // record.
 func (s *scope) insert(obj resource.Object) (rec *store.Record, _ resource.Object, err error) {
+	if err := s.checkEncodable(obj); err != nil {
+		return nil, nil, err
+	}
 	version := obj.GetResourceVersion()
 	obj.SetResourceVersion("")
 	st := s.strategy()

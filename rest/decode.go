@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/internal/jsonstruct"
@@ -281,6 +282,7 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 		}
 		body = j
 	}
+	body = asUTF8(body)
 	if u, isMap := obj.(*unstructured.Unstructured); isMap {
 		return s.decodeMap(u, want, body, sent, strict)
 	}
@@ -306,6 +308,15 @@ func (s *scope) decodeInto(obj resource.Object, want schema.GroupVersionKind, bo
 		return s.decodeError(err, got, want, body)
 	}
 	return nil
+}
+
+// asUTF8 replaces every byte of JSON that is not UTF-8, as decoders do in strings: they
+// leave raw JSON as it is, which would make lists with it invalid.
+func asUTF8(body []byte) []byte {
+	if utf8.Valid(body) {
+		return body
+	}
+	return []byte(string([]rune(string(body))))
 }
 
 // decodeMap decodes a body in JSON that nothing but itself tells the kind of. sent

@@ -113,7 +113,8 @@ type Handler struct {
 	// catalog asks for it.
 	Server any
 
-	chunks wire.ChunkCache // of lists
+	chunks    wire.ChunkCache // of lists
+	encodable wire.EncodableCheck
 }
 
 // Metrics counts what handlers do.

@@ -82,6 +82,14 @@ func managerOrAgent(manager, agent string) string {
 	return b.String()
 }
 
+// checkEncodable refuses an object that not all codecs can write, whichever it came in.
+func (s *scope) checkEncodable(obj resource.Object) error {
+	if err := s.h.encodable.Check(obj); err != nil {
+		return apierrors.NewBadRequest(fmt.Sprintf("the object cannot be encoded: %v", err))
+	}
+	return nil
+}
+
 // checkBodyNamespace puts an object into the namespace of the path.
 func (s *scope) checkBodyNamespace(obj resource.Object) error {
 	if !s.def.Namespaced {

@@ -60,6 +60,7 @@ func (s *scope) patch() error {
 		s.auditPatch(body, false)
 		return s.apply(body)
 	}
+	body = asUTF8(body)
 	if err := patch.Valid(body); err != nil {
 		return err
 	}

@@ -250,6 +250,9 @@ func (s *scope) prepareChange(obj, live resource.Object, reserved *reservation) 
 			return nil, err
 		}
 	}
+	if err := s.checkEncodable(obj); err != nil {
+		return nil, err
+	}
 	// Before the strategy: what the server fills in belongs to nobody. A
 	// projection has been seen to already.
 	var err error
