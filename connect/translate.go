@@ -17,6 +17,7 @@ import (
 	apicore "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	//lint:ignore SA1019 clientspdy.Upgrader returns its Connection
 	apistream "k8s.io/apimachinery/pkg/util/httpstream"
 	apiforward "k8s.io/apimachinery/pkg/util/portforward"
 	"k8s.io/apimachinery/pkg/util/proxy"
