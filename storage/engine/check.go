@@ -314,7 +314,7 @@ func (e *Engine) leave(err *error) {
 	if *err == nil {
 		return
 	}
-	named, file := e.nameFile(*err)
+	file, named := e.nameFile(*err)
 	if _, logged := e.damaged.LoadOrStore(file, true); file != "" && !logged {
 		e.opts.Logger.Error("storage: a file of the data folder is damaged; what is in it cannot be read", "file", file, "error", *err)
 	}
@@ -325,9 +325,9 @@ func (e *Engine) leave(err *error) {
 var fileOfError = regexp.MustCompile(`\b(?:file|table) (\d{6,})\b`)
 
 // nameFile makes an error of Pebble over a damaged file one that names the file.
-func (e *Engine) nameFile(err error) (named error, file string) {
+func (e *Engine) nameFile(err error) (file string, named error) {
 	if err == nil || errors.Is(err, ErrDamaged) || !pebble.IsCorruptionError(err) && !errors.Is(err, errCorrupt) {
-		return err, ""
+		return "", err
 	}
 	file = filepath.Join(e.opts.Dir, databaseDir)
 	if info := pebble.ExtractDataCorruptionInfo(err); info != nil {
@@ -341,7 +341,7 @@ func (e *Engine) nameFile(err error) (named error, file string) {
 			}
 		}
 	}
-	return fmt.Errorf("%w: %s: %w", ErrDamaged, file, err), file
+	return file, fmt.Errorf("%w: %s: %w", ErrDamaged, file, err)
 }
 
 // blobFooter is what ends a blob file: its checksum (4) and what it is over, with a magic

@@ -215,7 +215,7 @@ func (e *Engine) openDatabase(onFreeze func(error)) (err error) {
 	defer func() {
 		if err != nil {
 			if e.fs != nil {
-				err, _ = e.nameFile(err)
+				_, err = e.nameFile(err)
 			}
 			err = fmt.Errorf("storage: cannot open %s: %w", e.opts.Dir, err)
 			if errors.Is(err, ErrDamaged) {
