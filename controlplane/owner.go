@@ -39,8 +39,9 @@ type ownership struct {
 // not there.
 //
 // Safe is what belongs to the user of the process, or to root, and what nobody else can write to. A
-// group can if it is of the user alone (number and user are the same), or if root has made the data
-// folder with the bit that hands its group down, which is how Kubernetes prepares a volume (fsGroup).
+// group can if it is of the user alone (number and user are the same), or if it was given the volume
+// (sharedGroup). The modes of files in a folder that nobody else can enter do not matter: they are
+// what the umask has left, of files that the server has made.
 func FindUnsafe(dataDir string, foreign bool) (found []Unsafe) {
 	dir, err := filepath.Abs(dataDir)
 	if err == nil {
@@ -57,12 +58,12 @@ func FindUnsafe(dataDir string, foreign bool) (found []Unsafe) {
 	if foreign && who.user == 0 {
 		who = process{user: own.user, groups: []int{own.group}}
 	}
-	shared := -1
-	if own.user == 0 && own.mode&fs.ModeSetgid != 0 && slices.Contains(who.groups, own.group) {
-		shared = own.group
-	}
-	look := func(path string) {
+	shared := who.sharedGroup(dir)
+	look := func(path string, closed bool) {
 		if own, ok := ownershipOf(path); ok {
+			if closed && !own.mode.IsDir() {
+				own.mode &^= 0o022
+			}
 			if reason, remedy := who.judge(own, shared); reason != "" {
 				found = append(found, Unsafe{path, reason, remedy + " " + path})
 			}
@@ -76,15 +77,19 @@ func FindUnsafe(dataDir string, foreign bool) (found []Unsafe) {
 			break
 		}
 	}
-	look(dir)
-	for _, folder := range ownedFolders {
-		folder = filepath.Join(dir, folder)
+	look(dir, false)
+	for _, name := range ownedFolders {
+		folder, closed := filepath.Join(dir, name), own.isClosed()
+		for at := folder; at != dir && !closed; at = filepath.Dir(at) {
+			own, _ := ownershipOf(at)
+			closed = own.isClosed()
+		}
 		entries, err := os.ReadDir(folder)
 		if err != nil {
 			continue
 		}
 		for _, entry := range entries {
-			look(filepath.Join(folder, entry.Name()))
+			look(filepath.Join(folder, entry.Name()), closed)
 		}
 	}
 	return found
@@ -93,6 +98,27 @@ func FindUnsafe(dataDir string, foreign bool) (found []Unsafe) {
 // isVolume reports whether a folder is one that root has mounted, in a container mostly: it is writable by
 // all, and the container's processes are all who see it.
 func (o ownership) isVolume() bool { return o.user == 0 && o.mount }
+
+// isClosed reports whether only the owner of a folder, and root, can enter it.
+func (o ownership) isClosed() bool { return o.mode.IsDir() && o.mode.Perm()&0o011 == 0 }
+
+// sharedGroup returns the group of the process that Kubernetes has given a volume (fsGroup), -1 if
+// there is none: that of a folder with the bit that hands its group down, if root has made the folder, or
+// if it is the root of the volume. The data folder is this folder or in it.
+func (p process) sharedGroup(dir string) int {
+	for {
+		own, ok := ownershipOf(dir)
+		trusted := own.user == 0 || own.mount && own.user == p.user
+		if ok && trusted && own.mode.IsDir() && own.mode&fs.ModeSetgid != 0 && slices.Contains(p.groups, own.group) {
+			return own.group
+		}
+		parent := filepath.Dir(dir)
+		if !ok || own.mount || parent == dir {
+			return -1
+		}
+		dir = parent
+	}
+}
 
 // judge returns why a file is unsafe, and what mends that, without its name. shared is a
 // group that may write.

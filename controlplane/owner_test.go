@@ -3,6 +3,7 @@
 package controlplane
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -89,10 +90,94 @@ func TestUnsafeDataFolderIsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+		// Others can enter: what is in a closed folder is safe.
+		if err := errors.Join(os.Chmod(dir, mode(t, dir)|0o055), os.Chmod(StoreDir(dir), mode(t, StoreDir(dir))|0o055)); err != nil {
+			t.Fatal(err)
+		}
 		bad := filepath.Join(dir, name)
 		err = c.Run(t.Context())
 		if err == nil || !strings.Contains(err.Error(), bad+" ") || !strings.Contains(err.Error(), "ch") {
 			t.Errorf("%s: got %v, want an error that names it and what mends it", name, err)
 		}
+	}
+}
+
+func mode(t *testing.T, path string) fs.FileMode {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info.Mode()
+}
+
+// TestUmaskDoesNotMakeADataFolderUnsafe: what the server has made itself is safe at its next start,
+// whatever umask it had.
+func TestUmaskDoesNotMakeADataFolderUnsafe(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for name, mode := range map[string]fs.FileMode{"store": 0o700, "store/db": 0o755, "pki": 0o700} {
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, name), 0o700), os.Chmod(filepath.Join(dir, name), mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"store/MARK", "store/db/LOCK", "pki/ca.crt"} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chmod(path, 0o666)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if found := FindUnsafe(dir, false); len(found) > 0 {
+		t.Errorf("got %v, want nothing: nobody else can enter store and pki", found)
+	}
+	if err := os.Chmod(filepath.Join(dir, "store"), 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if found := FindUnsafe(dir, false); len(found) != 2 {
+		t.Errorf("others can enter the store: got %v, want MARK and LOCK", found)
+	}
+}
+
+// TestFolderInAVolumeIsSafe: Kubernetes gives all of a volume to the group of a pod, also a data
+// folder that is not the root of the volume.
+func TestFolderInAVolumeIsSafe(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to give files to others")
+	}
+	const user, group = 1000, 2000
+	volume := filepath.Join(t.TempDir(), "volume")
+	give := func(name string, user, group int, mode fs.FileMode) {
+		t.Helper()
+		path := filepath.Join(volume, name)
+		err := os.MkdirAll(filepath.Dir(path), 0o700)
+		if mode.IsDir() {
+			err = errors.Join(err, os.MkdirAll(path, 0o700))
+		} else {
+			err = errors.Join(err, os.WriteFile(path, nil, 0o600))
+		}
+		if err := errors.Join(err, os.Chown(path, user, group), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const folder = fs.ModeDir | fs.ModeSetgid | 0o770
+	give("", 0, group, fs.ModeDir|fs.ModeSetgid|0o775)
+	give("data", user, group, folder)
+	give("data/pki", user, group, folder)
+	give("data/pki/ca.key", user, group, 0o660)
+	dir := filepath.Join(volume, "data")
+	if found := FindUnsafe(dir, true); len(found) > 0 {
+		t.Errorf("got %v, want nothing", found)
+	}
+	give("data/pki/sa.key", user, 3000, 0o660)
+	if found := FindUnsafe(dir, true); len(found) != 1 || filepath.Base(found[0].Path) != "sa.key" {
+		t.Errorf("got %v, want sa.key, which another group can write to", found)
+	}
+	give("", user, group, fs.ModeDir|fs.ModeSetgid|0o775)
+	if found := FindUnsafe(dir, true); len(found) == 0 {
+		t.Error("got nothing, want the folder: a user's own shared folder is no volume")
 	}
 }
