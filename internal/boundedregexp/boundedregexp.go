@@ -5,7 +5,8 @@
 // Package regexp takes a time of the size of the program times the length of the text, and
 // cannot be interrupted. A dozen characters are a program of thousands of instructions, and a
 // text may have millions of characters: minutes of a core. Here the product is subtracted from
-// a Work before anything is matched, and what takes long looks at the context meanwhile.
+// a Work before anything is matched, and what takes long looks at the context meanwhile. Most matches
+// take a small part of that: what they did not take, by the clock, is given back.
 package boundedregexp
 
 import (
@@ -16,6 +17,7 @@ import (
 	"regexp/syntax"
 	"sync"
 	"sync/atomic"
+	"time"
 	"unicode/utf8"
 )
 
@@ -27,6 +29,11 @@ const (
 	maxProgram = 128 << 10
 	// compileWork is what an instruction costs that is compiled.
 	compileWork = 64
+	// workTime is a time that no unit of work takes less than if nothing shortens a match.
+	workTime = 4 * time.Nanosecond
+	// measuredWork is the work from which on a match is measured: looking at the clock takes as long as
+	// what is less may take.
+	measuredWork = 2 << 10
 	// heavyWork is the work from which on a match looks at the context, once for as much work.
 	heavyWork = 1 << 20
 	// maxVerdicts bounds the results that a Work remembers.
@@ -76,6 +83,11 @@ func (w *Work) Spend(n int64) error {
 	return w.err
 }
 
+// refund gives back what a match was expected to cost beyond what it took.
+func (w *Work) refund(cost int64, began time.Time) {
+	w.left += cost - min(cost, 1+int64(time.Since(began)/workTime))
+}
+
 // Set is a set of patterns that are used together, those of a schema.
 type Set struct {
 	mu     sync.Mutex
@@ -87,14 +99,13 @@ type Set struct {
 }
 
 const (
-	// patternBytes is the memory that a pattern is expected to take when it is compiled, and
-	// firstBytes what the first one may take beyond it.
-	patternBytes, firstBytes = 16 << 10, 64 << 10
 	// maxKept bounds the memory of the programs of a set. Others are compiled for each use.
 	maxKept = 4 << 20
 	// programBytes and instructionBytes are the memory of a compiled program.
 	programBytes, instructionBytes = 1 << 10, 160
 )
+
+func programWeight(instructions int64) int64 { return programBytes + instructionBytes*instructions }
 
 // NewSet returns an empty set.
 func NewSet() *Set { return &Set{byText: map[string]*Pattern{}, heavy: make(chan struct{}, 1)} }
@@ -102,7 +113,7 @@ func NewSet() *Set { return &Set{byText: map[string]*Pattern{}, heavy: make(chan
 // Weight returns how many bytes the patterns of the set take when they are in use.
 func (s *Set) Weight() int { return int(s.limit.Load()) }
 
-// Pattern returns the pattern of a text. It costs nothing before it is used.
+// Pattern returns the pattern of a text. It is compiled when it is first used.
 func (s *Set) Pattern(text string) *Pattern {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -110,7 +121,9 @@ func (s *Set) Pattern(text string) *Pattern {
 	if p == nil {
 		p = &Pattern{text: text, set: s}
 		s.byText[text] = p
-		s.limit.Store(min(maxKept, firstBytes+int64(len(s.byText))*patternBytes))
+		if tree, err := syntax.Parse(text, syntax.Perl); err == nil {
+			s.limit.Store(min(maxKept, s.limit.Load()+programWeight(instructions(tree))))
+		}
 	}
 	return p
 }
@@ -156,14 +169,15 @@ func (p *Pattern) Match(work *Work, text string) (bool, error) {
 		return false, err
 	}
 	cost := program.size * int64(len(text))
-	if cost < heavyWork {
-		if err := work.Spend(cost); err != nil {
-			return false, err
-		}
-		return program.MatchString(text), nil
-	}
 	if err := work.Spend(cost); err != nil {
 		return false, err
+	}
+	if cost < measuredWork {
+		return program.MatchString(text), nil
+	}
+	if cost < heavyWork {
+		defer work.refund(cost, time.Now())
+		return program.MatchString(text), nil
 	}
 	select {
 	case p.set.heavy <- struct{}{}:
@@ -173,7 +187,9 @@ func (p *Pattern) Match(work *Work, text string) (bool, error) {
 		return false, work.err
 	}
 	reader := &runes{ctx: work.ctx, text: text, every: 1 + int(heavyWork/program.size)}
+	began := time.Now()
 	matches := program.MatchReader(reader)
+	work.refund(cost, began)
 	if reader.err != nil {
 		work.err = reader.err
 		return false, work.err
@@ -239,7 +255,7 @@ func (p *Pattern) compiled(work *Work) (*program, error) {
 		return nil, err
 	}
 	made := &program{re, size}
-	weight := programBytes + instructionBytes*size
+	weight := programWeight(size)
 	if p.set.kept.Add(weight) > p.set.limit.Load() || !p.program.CompareAndSwap(nil, made) {
 		p.set.kept.Add(-weight)
 	}

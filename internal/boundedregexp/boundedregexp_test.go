@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"regexp/syntax"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -142,4 +143,36 @@ func BenchmarkMatch(b *testing.B) {
 			}
 		}
 	})
+}
+
+// TestLongListsOfShortTextsMatch: a large program takes little time on most texts, so that a list of
+// ten thousand of them, as of addresses, is not refused, and it is compiled once.
+func TestLongListsOfShortTextsMatch(t *testing.T) {
+	pattern, work := New("^.{1,1000}$"), NewWork(context.Background(), MaxWork)
+	for i := range 10_000 {
+		if matches, err := pattern.Match(work, "a-name-that-is-rather-long.example.com"); err != nil || !matches {
+			t.Fatalf("text %d: got %v, %v, want a match", i, matches, err)
+		}
+	}
+	if pattern.program.Load() == nil {
+		t.Error("the program is compiled for each text, want it kept")
+	}
+}
+
+// TestTimeIsSpent: what takes its time is not given back.
+func TestTimeIsSpent(t *testing.T) {
+	pattern, work := New(bomb), NewWork(context.Background(), MaxWork/16)
+	began := time.Now()
+	for i := range 1_000_000 {
+		if _, err := pattern.Match(work, strings.Repeat("a", 300)+strconv.Itoa(i)); err != nil {
+			if !errors.Is(err, ErrTooCostly) {
+				t.Errorf("got %v, want %v", err, ErrTooCostly)
+			}
+			return
+		}
+		if spent := time.Since(began); spent > time.Minute {
+			t.Fatalf("still matching after %v", spent)
+		}
+	}
+	t.Error("a million costly matches were not refused")
 }
