@@ -1,7 +1,6 @@
 package kelson
 
 import (
-	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -23,7 +22,7 @@ func (s *Server) authorize() stage {
 		return stage{}
 	}
 	return stage{metric: metrics.Authorization, begin: func(x *exchange) bool {
-		a := x.attributes()
+		a := authz.AttributesOf(&x.Request)
 		span := x.step("authorization")
 		began := time.Now()
 		decision, reason, err := s.Authorizer.Authorize(x.r.Context(), a)
@@ -64,41 +63,6 @@ func outcome(decision authz.Decision, err error) string {
 		return "denied"
 	}
 	return "no-opinion"
-}
-
-// attributes returns the authorizer attributes of the request.
-func (x *exchange) attributes() *authz.Attributes {
-	a := &authz.Attributes{
-		User: &x.User, Verb: x.Verb, IsResource: x.IsResource, Path: x.Path,
-		Group: x.Group, Version: x.Version, Namespace: x.Namespace,
-		Resource: x.Resource, Subresource: x.Subresource, Name: x.Name,
-	}
-	switch x.Verb {
-	case request.List, request.Watch, request.DeleteCollection:
-		if x.IsResource && !x.Query.IsEmpty() && !verbInPath(&x.Info) {
-			o := x.ListOptions()
-			a.FieldsErr, a.LabelsErr = o.FieldsErr, o.LabelsErr
-			if !o.Fields.Empty() {
-				a.Fields = o.Fields.Requirements()
-			}
-			a.Labels, _ = o.Labels.Requirements()
-		}
-	}
-	return a
-}
-
-// verbInPath reports whether a path has the verb before the resource, as in
-// /api/v1/watch/pods. Not all of these watches evaluate selectors.
-func verbInPath(i *request.Info) bool {
-	if i.Verb != request.Watch {
-		return false
-	}
-	root := "api/" + i.Version
-	if i.Group != "" {
-		root = "apis/" + i.Group + "/" + i.Version
-	}
-	rest, ok := strings.CutPrefix(strings.Trim(i.Path, "/"), root+"/")
-	return ok && strings.HasPrefix(rest, "watch/")
 }
 
 // deny answers a request with an error and ends it.

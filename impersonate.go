@@ -1,6 +1,7 @@
 package kelson
 
 import (
+	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/impersonate"
 	"github.com/apikeel/kelson/metrics"
 	"github.com/apikeel/kelson/request"
@@ -16,7 +17,7 @@ func (s *Server) impersonate() stage {
 	judge := impersonate.New(s.Authorizer, counts)
 	judge.OnlyUnconstrained = s.UnconstrainedImpersonation
 	return stage{metric: metrics.Impersonation, begin: func(x *exchange) bool {
-		as, err := judge.Judge(x.r.Context(), x.r.Header, x.attributes)
+		as, err := judge.Judge(x.r.Context(), x.r.Header, func() *authz.Attributes { return authz.AttributesOf(&x.Request) })
 		if as != nil {
 			x.Spent(request.Impersonation, as.Took)
 		}

@@ -70,7 +70,7 @@ func (a *assembly) stages() (err error) {
 	s := a.outer
 	s.Authenticate, s.Strip, s.ConnContext = a.authn.User, a.authn.Strip, authn.WithConnection
 	a.denials = &why.Denials{}
-	s.Authorizer, s.Audit = a.denials.Watch(a.authz), a.audit
+	s.Authorizer, s.Audit = a.resources.NoteNamespaces(a.denials.Watch(a.authz)), a.audit
 	a.resources.Authorizer = a.authz
 	a.measuring()
 	a.accounting()

@@ -5,6 +5,7 @@ package request
 import (
 	"context"
 	"errors"
+	"k8s.io/apimachinery/pkg/types"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -79,6 +80,8 @@ type Request struct {
 	Impersonator, Wanted *User
 	// ImpersonationConstraint is the verb that allowed a constrained impersonation.
 	ImpersonationConstraint string
+	// NamespaceUID is the UID of the namespace for which a write was authorized; "" if it had none, or was not there.
+	NamespaceUID types.UID
 	// AuditID identifies the request in the audit log and to aggregated API servers. A
 	// client may choose it; it has at most MaxAuditID bytes.
 	AuditID string

@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/apikeel/kelson/budget"
@@ -39,6 +40,7 @@ func (s *scope) readBody() ([]byte, error) {
 	if err := s.holdBody(); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	body, err := readAll(http.MaxBytesReader(innermost(s.w), s.r.Body, maxBody), s.r.ContentLength)
 	s.bodySize = len(body)
 	s.noteResult("limitedReadBody succeeded", "limitedReadBody failed", len(body), err)
@@ -51,6 +53,9 @@ func (s *scope) readBody() ([]byte, error) {
 	}
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("failed to read the request body: %v", err))
+	}
+	if err := s.authorizeAgain(began); err != nil {
+		return nil, err
 	}
 	return body, s.holdDecoded(body)
 }

@@ -357,6 +357,7 @@ func (s *scope) serve() error {
 	}
 	if s.def.Answer == nil {
 		s.objects = track(s.h.objects(s.def))
+		s.objects.check = s.checkNamespace
 	}
 	if ns := s.req.Namespace; (ns == "." || ns == "..") && verb != request.Create {
 		return errBare(fmt.Errorf("invalid key: %q", strings.TrimSuffix("/"+s.def.StorageKey+"/"+ns+"/"+s.req.Name, "/")))

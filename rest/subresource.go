@@ -84,6 +84,7 @@ func (s *scope) createOn() error {
 	for i := range def.Subresources {
 		if def.Subresources[i].Name == sub {
 			s.def, s.sub, s.objects = def, &def.Subresources[i], track(s.h.objects(def))
+			s.objects.check = s.checkNamespace
 			s.req.Name = body.GetName()
 			if err := s.checkName(); err != nil {
 				return err
@@ -210,6 +211,7 @@ func (o others) Update(ctx context.Context, namespace, name string, change func(
 	req := *o.s.req
 	req.Namespace, req.Name = namespace, name
 	on.req, on.def, on.sub, on.objects = &req, o.Definition(), nil, track(o.Resource)
+	on.objects.check = o.s.objects.check
 	obj, err := target{&on}.Update(ctx, func(obj resource.Object) error {
 		live := obj.DeepCopyObject().(resource.Object)
 		if err := change(obj); err != nil || on.h.Owners == nil {

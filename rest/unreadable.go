@@ -9,7 +9,6 @@ import (
 
 	"github.com/apikeel/kelson/authz"
 	"github.com/apikeel/kelson/request"
-	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -149,7 +148,7 @@ func (s *scope) mayDiscardAll() error {
 	if len(s.leftOut) == 0 || slices.Contains(s.req.User.Groups, "system:masters") {
 		return nil
 	}
-	if ns, err := s.namespace(); err == nil && ns != nil && ns.GetDeletionTimestamp() != nil {
+	if ns, err := s.h.namespace(s.ctx(), s.req.Namespace); s.def.Namespaced && err == nil && ns != nil && ns.GetDeletionTimestamp() != nil {
 		return nil
 	}
 	if s.h.NoUnsafeDeletes || s.mayDiscard() != nil {
@@ -168,19 +167,6 @@ func (s *scope) discardAll() error {
 		}
 	}
 	return nil
-}
-
-// namespace returns the namespace of the path, as this server knows it with all that it
-// has acknowledged; nil if the path has none, or namespaces are not served.
-func (s *scope) namespace() (resource.Object, error) {
-	if !s.def.Namespaced || s.req.Namespace == "" {
-		return nil, nil
-	}
-	namespaces, ok := s.h.Stored("", "namespaces")
-	if !ok {
-		return nil, nil
-	}
-	return namespaces.View(store.Read{Acknowledged: true}).Shared().Get(s.ctx(), "", s.req.Namespace)
 }
 
 // discard deletes an object because it cannot be read, without asking anybody but

@@ -17,10 +17,21 @@ import (
 // again, see scope.errorAfterWrite.
 type trackedObjects struct {
 	*store.Resource
+	// check returns an error if the request may not write any longer; nil lets it. It is asked at the last
+	// moment before the store is.
+	check   func(creates bool) error
 	written atomic.Bool // set by all goroutines of a request
 }
 
 func track(r *store.Resource) *trackedObjects { return &trackedObjects{Resource: r} }
+
+// mayWrite asks check.
+func (o *trackedObjects) mayWrite(creates bool) error {
+	if o.check == nil {
+		return nil
+	}
+	return o.check(creates)
+}
 
 // noteWrite notes a write for which the store returned err.
 func (o *trackedObjects) noteWrite(err error) {
@@ -31,6 +42,9 @@ func (o *trackedObjects) noteWrite(err error) {
 
 // Create is store.Resource.Create.
 func (o *trackedObjects) Create(ctx context.Context, key string, obj resource.Object, ttl time.Duration) (*store.Record, error) {
+	if err := o.mayWrite(true); err != nil {
+		return nil, err
+	}
 	rec, err := o.Resource.Create(ctx, key, obj, ttl)
 	o.noteWrite(err)
 	return rec, err
@@ -38,13 +52,22 @@ func (o *trackedObjects) Create(ctx context.Context, key string, obj resource.Ob
 
 // Update is store.Resource.Update.
 func (o *trackedObjects) Update(ctx context.Context, key string, change store.Change) (*store.Record, error) {
-	rec, err := o.Resource.Update(ctx, key, change)
+	rec, err := o.Resource.Update(ctx, key, func(current *store.Record, obj resource.Object) (resource.Object, time.Duration, error) {
+		next, ttl, err := change(current, obj)
+		if err == nil {
+			err = o.mayWrite(false)
+		}
+		return next, ttl, err
+	})
 	o.noteWrite(err)
 	return rec, err
 }
 
 // Replace is store.Resource.Replace.
 func (o *trackedObjects) Replace(ctx context.Context, seen *store.Record, next resource.Object, ttl time.Duration) (*store.Record, error) {
+	if err := o.mayWrite(false); err != nil {
+		return nil, err
+	}
 	rec, err := o.Resource.Replace(ctx, seen, next, ttl)
 	o.noteWrite(err)
 	return rec, err
@@ -52,13 +75,23 @@ func (o *trackedObjects) Replace(ctx context.Context, seen *store.Record, next r
 
 // Delete is store.Resource.Delete.
 func (o *trackedObjects) Delete(ctx context.Context, key string, check func(current *store.Record) error) (*store.Record, error) {
-	rec, err := o.Resource.Delete(ctx, key, check)
+	rec, err := o.Resource.Delete(ctx, key, func(current *store.Record) error {
+		if check != nil {
+			if err := check(current); err != nil {
+				return err
+			}
+		}
+		return o.mayWrite(false)
+	})
 	o.noteWrite(err)
 	return rec, err
 }
 
 // Discard is store.Resource.Discard.
 func (o *trackedObjects) Discard(ctx context.Context, key string, dryRun bool) error {
+	if err := o.mayWrite(false); err != nil {
+		return err
+	}
 	err := o.Resource.Discard(ctx, key, dryRun)
 	if !dryRun {
 		o.noteWrite(err)
