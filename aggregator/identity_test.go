@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"testing"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,12 +20,22 @@ func TestConnectionHeaderDoesNotRemoveTheUser(t *testing.T) {
 	r.Header.Set("Connection", "X-Remote-User, X-Remote-Group, X-Remote-Uid, X-Remote-Extra-Scopes, X-Dropped")
 	r.Header.Set("X-Dropped", "1")
 	r.Header.Set("X-Remote-User", "admin")
+	for _, name := range []string{
+		"X_Remote_User", "x-remote_group", "X_REMOTE_EXTRA_Scopes", "Impersonate-User", "Impersonate_Group", "AUTHORIZATION", "Sec-WebSocket-Protocol",
+	} {
+		r.Header.Set(name, "admin") // some servers do not tell _ from -
+	}
 	req := &request.Request{User: request.User{Name: "jane", UID: "7", Groups: []string{"a", "b"}, Extra: map[string][]string{"scopes": {"view"}}}}
 	b := &backend{server: &Server{}}
 	h := b.requestHeader(r, req, b.user(req), &url.URL{Scheme: "https", Host: "backend", Path: "/"})
 	for name, want := range map[string]int{"X-Remote-User": 1, "X-Remote-Group": 2, "X-Remote-Uid": 1, "X-Remote-Extra-Scopes": 1, "X-Dropped": 0, "Connection": 0} {
 		if got := h[name]; len(got) != want {
 			t.Errorf("%s: got %q, want %d values", name, got, want)
+		}
+	}
+	for name, values := range h {
+		if slices.Contains(values, "admin") {
+			t.Errorf("%s: got %q, want nothing that the client says of itself", name, values)
 		}
 	}
 	if got := h.Get("X-Remote-User"); got != "jane" {

@@ -53,8 +53,8 @@ func (b *backend) proxyQuery(w http.ResponseWriter, r *http.Request, query reque
 		http.Error(w, "service unavailable", http.StatusServiceUnavailable)
 		return
 	}
-	if hasDots(r.URL.Path) {
-		b.server.Fail(w, r, apierrors.NewBadRequest("a path with . or .. between slashes is not sent on to another API server"))
+	if !request.IsPlainPath(r.URL.Path) {
+		b.server.Fail(w, r, request.ErrNotPlain())
 		return
 	}
 	if b.broken != nil {
@@ -96,17 +96,6 @@ func (b *backend) proxyQuery(w http.ResponseWriter, r *http.Request, query reque
 		r = r.WithContext(ctx)
 	}
 	b.forward(w, r, req, user, location)
-}
-
-// hasDots reports whether a path has a segment . or .., however it was encoded. A backend, or a
-// proxy in front of it, may take that for another path than the one that was authorized here.
-func hasDots(path string) bool {
-	for segment := range strings.SplitSeq(path, "/") {
-		if segment == "." || segment == ".." {
-			return true
-		}
-	}
-	return false
 }
 
 // upgrade forwards a request to upgrade the connection.
@@ -241,7 +230,7 @@ func (b *backend) requestHeader(r *http.Request, req *request.Request, user http
 	h := make(http.Header, len(r.Header)+10)
 	for name, values := range r.Header {
 		switch {
-		case name == "Authorization", request.IsUserHeader(name), strings.HasPrefix(name, "Impersonate-"):
+		case request.IsCredential(name), request.IsUserHeader(name), name == "Sec-Websocket-Protocol": // which may have a token
 		default:
 			h[name] = values
 		}

@@ -58,7 +58,7 @@ type webSocket struct{ tokens Tokens }
 
 // Authenticate implements Authenticator.
 func (w webSocket) Authenticate(r *http.Request) (*Identity, error) {
-	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") || !hasToken(r.Header["Connection"], "upgrade") {
+	if !request.IsWebSocket(r) {
 		return nil, nil
 	}
 	token, others, err := protocolToken(r.Header["Sec-Websocket-Protocol"])
@@ -70,18 +70,6 @@ func (w webSocket) Authenticate(r *http.Request) (*Identity, error) {
 		r.Header.Set("Sec-Websocket-Protocol", strings.Join(others, ","))
 	}
 	return id, err
-}
-
-// hasToken reports whether a header with comma-separated values contains an element.
-func hasToken(values []string, token string) bool {
-	for _, v := range values {
-		for e := range strings.SplitSeq(v, ",") {
-			if strings.EqualFold(strings.TrimSpace(e), token) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // protocolToken returns the token among the subprotocols, and the other subprotocols.

@@ -51,20 +51,24 @@ func (p *proxy) Authenticate(r *http.Request) (*Identity, error) {
 	if _, err := certificate.Verify(slot, p.roots.Load(), p.now(), r.TLS.PeerCertificates, p.allowed); err != nil {
 		return nil, err
 	}
-	name := first(r.Header, p.user)
-	if name == "" {
+	u := p.userOf(r.Header)
+	if u.Name == "" {
 		return nil, nil
 	}
-	u := request.User{Name: name, UID: first(r.Header, p.uid)}
+	return authenticated(&Identity{User: u}), nil
+}
+
+// userOf returns the user that headers name; one without a name if they name none.
+func (p *proxy) userOf(h http.Header) request.User {
+	u := request.User{Name: first(h, p.user), UID: first(h, p.uid), Extra: p.extraOf(h)}
 	for _, header := range p.groups {
-		for _, group := range r.Header[header] {
+		for _, group := range h[header] {
 			if group != "" {
 				u.Groups = append(u.Groups, group)
 			}
 		}
 	}
-	u.Extra = p.extraOf(r.Header)
-	return authenticated(&Identity{User: u}), nil
+	return u
 }
 
 // allowed checks the common name of a certificate.

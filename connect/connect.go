@@ -27,6 +27,7 @@ import (
 
 	"github.com/apikeel/kelson/egress"
 	"github.com/apikeel/kelson/metrics/measure"
+	"github.com/apikeel/kelson/request"
 	"github.com/apikeel/kelson/resource"
 )
 
@@ -162,7 +163,7 @@ const tokenProtocol = "base64url.bearer.authorization.k8s.io."
 func forwardedHeader(h http.Header) http.Header {
 	h = h.Clone()
 	for name := range h {
-		if name == "Authorization" || strings.HasPrefix(name, "Impersonate-") {
+		if request.IsCredential(name) {
 			delete(h, name)
 		}
 	}

@@ -316,6 +316,8 @@ func TestForwardsAsTheUser(t *testing.T) {
 		"X-Remote-Extra-Foo": {"bar"},
 		"Impersonate-User":   {"admin"},
 		"Impersonate-Group":  {"system:masters"},
+		"X_Remote_Group":     {"system:masters"}, // some servers do not tell _ from -
+		"Impersonate_user":   {"admin"},
 		"Content-Type":       {"text/plain"},
 		ProxiedHeader:        {"no"},
 	})
@@ -326,7 +328,7 @@ func TestForwardsAsTheUser(t *testing.T) {
 		t.Errorf("got %s %s with the body %q, want the request of the client", got.Method, got.URL.RequestURI(), body)
 	}
 	want := map[string][]string{
-		"X-Remote-User": {"jane"}, "X-Remote-Uid": {"7"}, "X-Remote-Group": {"devs", "system:authenticated"}, "X-Remote-Extra-Scope": {"a", "b"},
+		"X-Remote-User": {"jane"}, "X-Remote-Uid": {"7"}, "X-Remote-Group": {"devs", "system:authenticated"}, "X-Remote-Extra-%53cope": {"a", "b"}, // which keeps the case
 		ProxiedHeader: {"true"}, "Audit-Id": {"audit-1"}, "Content-Type": {"text/plain"},
 	}
 	for name, values := range want {
@@ -335,7 +337,7 @@ func TestForwardsAsTheUser(t *testing.T) {
 		}
 	}
 	for name := range got.Header {
-		if name == "Authorization" || strings.HasPrefix(name, "Impersonate-") || strings.HasPrefix(name, "X-Remote-") && want[name] == nil {
+		if name == "Authorization" || strings.HasPrefix(name, "Impersonate") || strings.Contains(name, "_") || strings.HasPrefix(name, "X-Remote-") && want[name] == nil {
 			t.Errorf("the peer got the header %s: %q, want none", name, got.Header[name])
 		}
 	}
@@ -344,6 +346,23 @@ func TestForwardsAsTheUser(t *testing.T) {
 	}
 	if n := b.counts.get(measure.PeerRequests + " 200   "); n != 2 {
 		t.Errorf("got %v requests for discovery in the metrics, want 2", n)
+	}
+}
+
+// TestOnlyPlainPathsAreForwarded: a proxy in front of a peer that merges slashes would make
+// another path of them than the one that was authorized.
+func TestOnlyPlainPathsAreForwarded(t *testing.T) {
+	b := newBench(t)
+	var got atomic.Int32
+	b.start("other", func(http.ResponseWriter, *http.Request) { got.Add(1) }, "things")
+	b.knows("things", 1)
+	for path, want := range map[string]int32{
+		"/apis/g/v1/things/": 1, "/apis/g/v1/things//": 0, "//apis/g/v1/things": 0, "/apis/g/v1/things%2F%2F": 0,
+	} {
+		got.Store(0)
+		if code, text := b.do(http.MethodGet, path, "", nil); got.Load() != want {
+			t.Errorf("%s: got %d %s, forwarded %d times, want %d", path, code, text, got.Load(), want)
+		}
 	}
 }
 

@@ -41,6 +41,10 @@ func (p *Proxy) Route(w http.ResponseWriter, r *http.Request) bool {
 	if len(names) == 0 {
 		return false
 	}
+	if !request.IsPlainPath(r.URL.Path) {
+		p.Fail(w, r, request.ErrNotPlain())
+		return true
+	}
 	if !setHeaders(http.Header{}, &req.User) {
 		p.Fail(w, r, apierrors.NewServiceUnavailable("the resource is served by another API server, to which a user of this name cannot be passed on"))
 		return true
@@ -140,8 +144,7 @@ func forwardedHeader(h http.Header, upgrade bool) http.Header {
 		}
 	}
 	for name := range out {
-		switch {
-		case name == "Authorization", name == ProxiedHeader, strings.HasPrefix(name, "X-Remote-"), strings.HasPrefix(name, "Impersonate-"):
+		if name == ProxiedHeader || request.IsCredential(name) || request.IsUserHeader(name) {
 			delete(out, name)
 		}
 	}

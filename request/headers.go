@@ -65,12 +65,35 @@ func (u *User) Impersonate(h http.Header) {
 	}
 }
 
-// IsUserHeader reports whether a header, whose name is canonical, tells who the user is.
+// IsUserHeader reports whether a header, whose name is canonical, tells another server who the
+// user is.
 func IsUserHeader(name string) bool {
-	if !strings.HasPrefix(name, "X-Remote-") {
+	if name = withDashes(name); !strings.HasPrefix(name, "X-Remote-") {
 		return false
 	}
 	return name == userHeader || name == uidHeader || name == groupHeader || strings.HasPrefix(name, extraPrefix)
+}
+
+// IsCredential reports whether a header, whose name is canonical, says who a client is or wants to
+// be. It does not go on to other servers.
+func IsCredential(name string) bool {
+	name = withDashes(name)
+	return name == "Authorization" || strings.HasPrefix(name, "Impersonate-")
+}
+
+// withDashes returns the name of the header that some servers, those behind CGI or WSGI, do not
+// tell from one of this name: X-Remote-User for X_Remote_User.
+func withDashes(name string) string {
+	if strings.IndexByte(name, '_') < 0 {
+		return name
+	}
+	return http.CanonicalHeaderKey(strings.ReplaceAll(name, "_", "-"))
+}
+
+// IsWebSocket reports whether a request, of HTTP/1.1, wants to become a WebSocket.
+func IsWebSocket(r *http.Request) bool {
+	return r.ProtoMajor == 1 && strings.EqualFold(r.Header.Get("Upgrade"), "websocket") &&
+		httpguts.HeaderValuesContainsToken(r.Header["Connection"], "upgrade")
 }
 
 func areHeaderValues(values []string) bool {

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"strings"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/validate/content"
 )
 
@@ -153,6 +154,25 @@ func (i *Info) listOrWatch() (verb, name string) {
 		return verb, ""
 	}
 	return verb, name
+}
+
+// IsPlainPath reports whether everybody reads the same segments in a path: none is empty, but for a
+// slash at the end, and none is . or .. once it is decoded. A server that requests are sent on to,
+// or a proxy in front of it, may merge slashes and remove dots, and so serve another path than
+// the one that was authorized here.
+func IsPlainPath(path string) bool {
+	path = strings.TrimSuffix(strings.TrimPrefix(path, "/"), "/")
+	for segment := range strings.SplitSeq(path, "/") {
+		if segment == "" || segment == "." || segment == ".." {
+			return false
+		}
+	}
+	return true
+}
+
+// ErrNotPlain is the answer to a request for another API server whose path is not plain.
+func ErrNotPlain() error {
+	return apierrors.NewBadRequest("a path with an empty segment, . or .. is not sent on to another API server")
 }
 
 // AcceptsGzip reports whether a client names gzip among the codings that it accepts.

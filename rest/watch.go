@@ -381,7 +381,7 @@ type stream struct {
 // beginStream answers with a stream, compressed if that is wanted and the client accepts
 // it. It returns nil if the request was answered otherwise.
 func (s *scope) beginStream(compress bool) *stream {
-	if isWebSocket(s.r) && !s.upgradeWatch() {
+	if request.IsWebSocket(s.r) && !s.upgradeWatch() {
 		return nil
 	}
 	st := &stream{s: s, enc: wire.EventEncoder{Encoder: &s.enc}, flush: http.NewResponseController(s.w)}
@@ -389,7 +389,7 @@ func (s *scope) beginStream(compress bool) *stream {
 		st.count = m.Watched(s.req.Group, s.req.Version, s.req.Resource)
 	}
 	s.w.Header().Set("Content-Type", s.enc.Format.ContentType())
-	if compress && !isWebSocket(s.r) && request.AcceptsGzip(s.r) {
+	if compress && !request.IsWebSocket(s.r) && request.AcceptsGzip(s.r) {
 		// Every write is compressed by itself, so that a watch that waits holds nothing.
 		st.gzip = beginGzip(s.w, http.StatusOK)
 	} else {

@@ -6,8 +6,6 @@ import (
 	"encoding/binary"
 	"net/http"
 	"net/url"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -20,12 +18,6 @@ import (
 
 // messageWithin is how long the client may take to receive a message.
 const messageWithin = 30 * time.Second
-
-// isWebSocket reports whether the request wants a WebSocket.
-func isWebSocket(r *http.Request) bool {
-	return r.ProtoMajor == 1 && strings.EqualFold(r.Header.Get("Upgrade"), "websocket") &&
-		slices.ContainsFunc(strings.Split(r.Header.Get("Connection"), ","), func(option string) bool { return strings.EqualFold(strings.TrimSpace(option), "upgrade") })
-}
 
 // messages is a http.ResponseWriter that sends events as messages.
 type messages struct {
