@@ -145,7 +145,7 @@ func Encode(s *metav1.Status, media string, pretty bool) (body []byte, used stri
 // accepts none, it gets indented JSON and liked is false.
 func Negotiate(r *http.Request) (media string, pretty, liked bool) {
 	pretty = Pretty(r)
-	accept := strings.Join(r.Header["Accept"], ",")
+	accept := r.Header.Get("Accept") // the first, as in handlers
 	if accept == "" || accept == JSON {
 		return JSON, pretty, true
 	}

@@ -45,6 +45,15 @@ func TestNegotiate(t *testing.T) {
 	}
 }
 
+// TestTheFirstAcceptHeaderCounts: handlers negotiate by it, so errors are in the same format.
+func TestTheFirstAcceptHeaderCounts(t *testing.T) {
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Header["Accept"] = []string{"text/html", YAML}
+	if media, _, liked := Negotiate(r); media != JSON || liked {
+		t.Errorf("got %s, liked: %t, want JSON for a client that accepts nothing", media, liked)
+	}
+}
+
 func TestWrite(t *testing.T) {
 	s := metav1.Status{Status: metav1.StatusFailure, Code: 429, Message: "slow", Reason: metav1.StatusReasonTooManyRequests}
 	// A client is told when to come back only if the server knows.
