@@ -20,16 +20,17 @@ func (a *assembly) control() {
 	objects := a.resources.Follow(schema.GroupResource{Group: flowcontrolv1.GroupName, Resource: apiserver.PriorityLevels}, schema.GroupResource{Group: flowcontrolv1.GroupName, Resource: apiserver.FlowSchemas})
 	a.synced = objects.Synced
 	cfg.Source = objects
-	cfg.Stats = func(group, name string) (count, averageBytes int64) { return sizes(a.resources, group, name) }
+	cfg.Stats = func(group, name string) flow.Size { return size(a.resources, group, name) }
 	cfg.Report = (&apiserver.FlowControl{Server: a.own}).Report
 	a.flow = flow.New(cfg)
 	a.outer.Flow = a.flow
 }
 
-// sizes returns how many objects of a resource there are, and about how large they are.
-func sizes(resources *rest.Handler, group, name string) (count, averageBytes int64) {
+// size returns how many objects of a resource there are, and about how large they are.
+func size(resources *rest.Handler, group, name string) (s flow.Size) {
 	if r, ok := resources.Stored(group, name); ok && r.Definition().Source == nil {
-		return r.Stats()
+		s.Count, s.AverageBytes = r.Stats()
+		s.Namespaced = r.Definition().Namespaced
 	}
-	return 0, 0
+	return s
 }

@@ -168,9 +168,9 @@ func (s *state) Collect(to chan<- prometheus.Metric) {
 					continue
 				}
 				seen[def.Resource] = true
-				if count, size := sizes(s.a.resources, def.Group, def.Resource); count > 0 {
-					gauge("apiserver_resource_objects", float64(count), def.Group, def.Resource)
-					gauge("apiserver_resource_size_estimate_bytes", float64(count*size), def.Group, def.Resource)
+				if of := size(s.a.resources, def.Group, def.Resource); of.Count > 0 {
+					gauge("apiserver_resource_objects", float64(of.Count), def.Group, def.Resource)
+					gauge("apiserver_resource_size_estimate_bytes", float64(of.Count*of.AverageBytes), def.Group, def.Resource)
 				}
 			}
 		}

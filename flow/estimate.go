@@ -25,9 +25,16 @@ const (
 	eventDuration  = 5 * time.Millisecond
 )
 
-// Stats returns the number of objects of a resource and their average size in bytes. It
-// is called for every list, so it must be fast. Unknown resources count as empty.
-type Stats func(group, resource string) (count, averageBytes int64)
+// Stats returns the size of a resource. It is called for every list, so it must be fast. Unknown
+// resources count as empty.
+type Stats func(group, resource string) Size
+
+// Size is the number of objects of a resource, their average size in bytes, and whether they are
+// in namespaces.
+type Size struct {
+	Count, AverageBytes int64
+	Namespaced          bool
+}
 
 // estimate is the cost of a request: seats while it is executed, and seats for some
 // time after it.
@@ -48,6 +55,10 @@ func (c *Control) estimate(r *request.Request, s *schema) estimate {
 		if r.IsResource {
 			return estimate{initial: c.listSeats(r, limit)}
 		}
+	case request.DeleteCollection:
+		e := c.writeSeats(r, limit, s.observers().Watches)
+		e.initial = c.listSeats(r, limit) // it reads what it deletes
+		return e
 	case request.Create, request.Update, request.Patch, request.Delete:
 		return c.writeSeats(r, limit, s.observers().Watches)
 	}
@@ -61,7 +72,7 @@ func capped(limit, most int) int64 {
 	return int64(limit)
 }
 
-// listSeats estimates lists, and watches that begin with a list.
+// listSeats estimates lists, watches that begin with a list, and deletes of collections.
 func (c *Control) listSeats(r *request.Request, limit int) int {
 	o := r.ListOptions()
 	if o.NumberErr != nil {
@@ -73,15 +84,18 @@ func (c *Control) listSeats(r *request.Request, limit int) int {
 	if c.stats == nil {
 		return 1
 	}
-	count, size := c.stats(r.Group, r.Resource)
+	stats := c.stats(r.Group, r.Resource)
+	count, size := stats.Count, stats.AverageBytes
 	if size <= 0 {
 		size = unknownSize
 	}
 	// A page with selectors looks at all objects if few match.
-	if page := o.PageLimit(false); page > 0 && r.Verb == request.List && !o.Selects() {
+	if page := o.PageLimit(false); page > 0 && r.Verb != request.Watch && !o.Selects() {
 		count = min(count, page)
 	}
-	if r.Name != "" {
+	// A name is looked up if only one object can have it; else all are looked at. Nobody goes on
+	// after that one.
+	if r.Name != "" && (r.Namespace != "" || !stats.Namespaced) && o.Continue == "" {
 		count = 1
 	}
 	// Above this count the product, which might overflow, makes no difference.
@@ -155,6 +169,9 @@ func (w *watches) receivers(i *request.Info) int {
 	}
 	if i.Name != "" {
 		n += w.by[watched{i.Group, i.Resource, i.Namespace, i.Name}]
+	}
+	if i.Name != "" && i.Namespace != "" { // of a name in all namespaces
+		n += w.by[watched{group: i.Group, resource: i.Resource, name: i.Name}]
 	}
 	return n
 }

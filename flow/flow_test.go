@@ -125,7 +125,7 @@ func TestFlood(t *testing.T) {
 // lists, and whoever comes next waits for few of them.
 func TestGreed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := with(Config{MaxReading: 50, MaxWriting: -1, Stats: func(string, string) (int64, int64) { return 2000, 5000 }},
+		c := with(Config{MaxReading: 50, MaxWriting: -1, Stats: func(string, string) Size { return Size{Count: 2000, AverageBytes: 5000} }},
 			queues("work", 1000, 0, 128, 6, 50), of("users", "work", 500))
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()

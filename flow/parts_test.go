@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -171,19 +172,25 @@ func TestMatch(t *testing.T) {
 }
 
 func TestEstimate(t *testing.T) {
-	c := New(Config{Stats: func(_, resource string) (int64, int64) {
+	c := New(Config{Stats: func(_, resource string) Size {
 		switch resource {
 		case "pods":
-			return 5000, 2000
+			return Size{5000, 2000, true}
+		case "nodes":
+			return Size{5000, 2000, false}
 		case "few":
-			return 3, 1000
+			return Size{3, 1000, true}
 		case "odd":
-			return 1 << 40, 0
+			return Size{1 << 40, 0, true}
 		}
-		return 0, 0
+		return Size{}
 	}})
 	list := func(resource, name, verb string) *request.Request {
 		return &request.Request{Info: request.Info{IsResource: true, Verb: verb, Resource: resource, Name: name}}
+	}
+	within := func(r *request.Request) *request.Request {
+		r.Namespace = "ns"
+		return r
 	}
 	for _, tt := range []struct {
 		r     *request.Request
@@ -210,7 +217,20 @@ func TestEstimate(t *testing.T) {
 		{list("pods", "", "list"), "limit=broken", 0, 100},
 		{list("few", "", "list"), "limit=", 7, 7},
 		{list("few", "", "watch"), "resourceVersion=5&timeoutSeconds=x", 7, 7},
-		{list("pods", "p", "list"), "", 0, 1},
+		// A name is looked up where only one object can have it.
+		{within(list("pods", "p", "list")), "fieldSelector=metadata.name%3Dp", 0, 1},
+		{within(list("pods", "p", "watch")), "fieldSelector=metadata.name%3Dp", 0, 1},
+		{within(list("pods", "p", "list")), "fieldSelector=metadata.name%3Dp&continue=abc", 0, 10},
+		{list("pods", "p", "list"), "fieldSelector=metadata.name%3Dp", 0, 10},
+		{list("pods", "p", "watch"), "fieldSelector=metadata.name%3Dp", 0, 10},
+		{list("nodes", "n", "list"), "fieldSelector=metadata.name%3Dn", 0, 1},
+		{list("nodes", "n", "watch"), "", 0, 1},
+		// A collection is read before it is deleted.
+		{within(list("pods", "", "deletecollection")), "", 0, 10},
+		{within(list("pods", "", "deletecollection")), "", 6, 6},
+		{within(list("pods", "", "deletecollection")), "limit=100", 0, 2},
+		{within(list("pods", "", "deletecollection")), "limit=1&labelSelector=a%3Db", 0, 10},
+		{list("few", "", "deletecollection"), "", 0, 1},
 		{list("few", "", "list"), "", 0, 1},
 		{list("odd", "", "list"), "", 0, 10},
 		{list("none", "", "list"), "", 0, 1},
@@ -234,9 +254,10 @@ func TestWatches(t *testing.T) {
 	c := New(Config{})
 	watch := func(namespace, text string, n int) (entries []*Entry) {
 		query, _ := request.ParseQuery(text)
+		_, name, _ := strings.Cut(query.Get("fieldSelector"), "metadata.name=") // as request.Parse
 		for range n {
 			e := &Entry{}
-			r := &request.Request{Info: request.Info{IsResource: true, Verb: request.Watch, Resource: "pods", Namespace: namespace, Query: query}, User: request.User{Groups: []string{request.Masters}}}
+			r := &request.Request{Info: request.Info{IsResource: true, Verb: request.Watch, Resource: "pods", Namespace: namespace, Name: name, Query: query}, User: request.User{Groups: []string{request.Masters}}}
 			if !c.Enter(context.Background(), r, e) {
 				t.Fatal("refused")
 			}
@@ -245,6 +266,7 @@ func TestWatches(t *testing.T) {
 		}
 		return entries
 	}
+	named := &request.Request{Info: request.Info{IsResource: true, Verb: request.Update, Resource: "pods", Namespace: "d", Name: "p"}}
 	all := slices.Concat(watch("", "", 20), watch("d", "", 5), watch("e", "", 100), watch("", "fieldSelector=spec.nodeName%3Dn", 100))
 	if c.Working.Reading.Load() != 0 {
 		t.Error("watches that have begun count as requests")
@@ -255,6 +277,10 @@ func TestWatches(t *testing.T) {
 	}
 	if got, want := c.estimate(write, &schema{maxSeats: 2, observers: unobserved}), (estimate{1, 2, 7500 * time.Microsecond}); got != want {
 		t.Errorf("got %+v, want %+v", got, want)
+	}
+	all = append(all, watch("", "fieldSelector=metadata.name%3Dp", 20)...)
+	if got, want := c.estimate(named, &schema{observers: unobserved}).final, 5; got != want {
+		t.Errorf("a write of what 25 watch, and 20 by its name in all namespaces: got %d seats, want %d", got, want)
 	}
 	for _, e := range all {
 		e.Leave()
