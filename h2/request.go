@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 )
 
 // headers begins a stream with the header fields in c.fields, or ends the body of
@@ -57,7 +58,7 @@ func (c *conn) trailers(st *stream, h frameHeader) error {
 	switch {
 	case st.received:
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeStreamClosed}
-	case !h.flags.Has(http2.FlagHeadersEndStream) || c.fields.pseudo != 0 || c.fields.malformed || c.fields.tooLarge || st.declared >= 0 && st.bodySize != st.declared:
+	case !h.flags.Has(http2.FlagHeadersEndStream) || !c.areTrailers(c.fields.regular) || c.fields.pseudo != 0 || c.fields.malformed || c.fields.tooLarge || st.declared >= 0 && st.bodySize != st.declared:
 		return http2.StreamError{StreamID: st.id, Code: http2.ErrCodeProtocol}
 	}
 	if !st.abandoned && st.requestTrailer != nil {
@@ -69,6 +70,16 @@ func (c *conn) trailers(st *stream, h frameHeader) error {
 	}
 	c.endBody(st)
 	return nil
+}
+
+// areTrailers reports whether fields may come after a body: not those that say how it is read.
+func (c *conn) areTrailers(fields []hpack.HeaderField) bool {
+	for _, field := range fields {
+		if !httpguts.ValidTrailerHeader(c.canonicalName(field.Name)) {
+			return false
+		}
+	}
+	return true
 }
 
 // maxNames and maxName bound the names of header fields that a connection keeps.
@@ -117,6 +128,9 @@ func (c *conn) newStream(h frameHeader) (*stream, error) {
 	if f.tooLarge {
 		st.handle = respondWith(http.StatusRequestHeaderFieldsTooLarge, "HTTP Error 431: Request Header Field(s) Too Large")
 		header, f.path, connect, st.headerBytes = http.Header{}, "/", false, 0
+	}
+	if !connect && strings.Contains(authority, "@") { // RFC 9113, 8.3.1: no user in it
+		return nil, malformed
 	}
 	target, path, err := requestURL(f.path, authority, connect)
 	if err != nil {
@@ -200,7 +214,7 @@ func (st *stream) describeBody(header http.Header) (length int64, err error) {
 	if length = st.declared; st.received {
 		length = 0
 	}
-	if header.Get("Expect") == "100-continue" {
+	if httpguts.HeaderValuesContainsToken(header["Expect"], "100-continue") {
 		st.expectsContinue = true
 		delete(header, "Expect")
 	}
