@@ -65,7 +65,7 @@ func TestEveryMethodOnEveryFormOfPath(t *testing.T) {
 			if path == "" {
 				continue
 			}
-			for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "FOO"} {
+			for _, method := range []string{"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "FOO", "get", "Post", "delete"} {
 				structs, _ := serve(t, func(def *resource.Definition) { def.Namespaced = namespaced })
 				maps, _ := serve(t, func(def *resource.Definition) { things(def); def.Namespaced = namespaced })
 				var codes [2]int
