@@ -20,11 +20,11 @@ import (
 	"github.com/apikeel/kelson/resource"
 )
 
-// internal makes the 500 error that kube-apiserver returns where it has no better code. If the error
-// in it is budget.ErrBusy, internal returns that error as it is: the request is to be sent again.
+// internal makes the 500 error that kube-apiserver returns where it has no better code. An error
+// that says more than that (isOurs) is returned as it is.
 func internal(format string, args ...any) error {
 	for _, arg := range args {
-		if err, ok := arg.(error); ok && errors.Is(err, budget.ErrBusy) {
+		if err, ok := arg.(error); ok && isOurs(err) {
 			return err
 		}
 	}
@@ -32,6 +32,10 @@ func internal(format string, args ...any) error {
 		Status: metav1.StatusFailure, Code: http.StatusInternalServerError, Message: fmt.Sprintf(format, args...),
 	}}
 }
+
+// isOurs reports whether an error is not for structured-merge-diff or 500 to wrap: budget.ErrBusy
+// (the request is to be sent again) and errUnsorted.
+func isOurs(err error) bool { return errors.Is(err, budget.ErrBusy) || errors.Is(err, errUnsorted) }
 
 // Apply merges an apply configuration into the live object, nil if there is none, for
 // manager. It changes neither argument, and returns an object of the hub version with
@@ -92,7 +96,7 @@ func (m *Manager) schemaError(obj resource.Object, err error) error {
 	if !ok || ferr != nil {
 		return err
 	}
-	if _, terr := types.parseable.FromUnstructured(fields, typed.AllowDuplicates); terr != nil {
+	if _, terr := types.parse(fields, typed.AllowDuplicates); terr != nil {
 		return fmt.Errorf("failed to convert new object (%v/%v; %v) to smd typed: %w", obj.GetNamespace(), obj.GetName(), m.opts.Kind, terr)
 	}
 	return err
@@ -128,7 +132,7 @@ func (a *application) run(force bool) (resource.Object, error) {
 	if a.types == nil {
 		return nil, internal("failed to create typed patch object (%s): no corresponding type for %v", describeObject(a.patch), m.opts.Kind)
 	}
-	config, err := a.types.parseable.FromUnstructured(a.patch.Object)
+	config, err := a.types.parse(a.patch.Object)
 	if err != nil {
 		return nil, internal("failed to create typed patch object (%s): %v", describeObject(a.patch), err)
 	}
@@ -136,7 +140,7 @@ func (a *application) run(force bool) (resource.Object, error) {
 	if err != nil {
 		return nil, internal("failed to convert live object (%s) to proper version: %v", describeObject(a.live), err)
 	}
-	if a.before, err = a.types.parseable.FromUnstructured(fields, typed.AllowDuplicates); err != nil {
+	if a.before, err = a.types.parse(fields, typed.AllowDuplicates); err != nil {
 		return nil, internal("failed to create typed live object (%v/%v; %v): %v", a.live.GetNamespace(), a.live.GetName(), m.opts.Kind, err)
 	}
 	result, entries, err := a.merge(config, force)
@@ -191,8 +195,8 @@ func (a *application) merge(config *typed.TypedValue, force bool) (*typed.TypedV
 	updater := builder.BuildUpdater()
 	who := a.who.id()
 	result, sets, err := updater.Apply(a.before, config, fieldpath.APIVersion(m.version), sets, who, force)
-	if err != nil && convert.busy != nil {
-		return nil, nil, convert.busy
+	if err != nil && convert.err != nil {
+		return nil, nil, convert.err
 	}
 	if err != nil {
 		return nil, nil, err
@@ -304,16 +308,15 @@ func describeObject(obj resource.Object) string {
 // converter converts objects between versions for structured-merge-diff.
 type converter struct {
 	m *Manager
-	// busy is the error of a conversion that was budget.ErrBusy. The library returns it
-	// without what it wraps.
-	busy error
+	// err is the error of a conversion that isOurs. The library returns it without what it wraps.
+	err error
 }
 
 // Convert implements merge.Converter.
 func (c *converter) Convert(object *typed.TypedValue, version fieldpath.APIVersion) (*typed.TypedValue, error) {
 	out, err := c.convert(object, version)
-	if errors.Is(err, budget.ErrBusy) {
-		c.busy = err
+	if isOurs(err) {
+		c.err = err
 	}
 	return out, err
 }
@@ -360,7 +363,7 @@ func (c *converter) convert(object *typed.TypedValue, version fieldpath.APIVersi
 	if fields, err = fieldsIn(obj, kind); err != nil {
 		return object, err
 	}
-	return types.parseable.FromUnstructured(fields)
+	return types.parse(fields)
 }
 
 // IsMissingVersionError implements merge.Converter.

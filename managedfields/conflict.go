@@ -90,7 +90,7 @@ func (a *application) lastAppliedFields() (*fieldpath.Set, error) {
 	if obj.GetAPIVersion() != a.m.version {
 		return nil, fmt.Errorf("last applied in %s", obj.GetAPIVersion())
 	}
-	applied, err := a.types.parseable.FromUnstructured(obj.Object)
+	applied, err := a.types.parse(obj.Object)
 	if err != nil {
 		return nil, err
 	}

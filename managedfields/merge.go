@@ -65,8 +65,7 @@ func (m *merger) merge(t *typ, live, config loose) any {
 	return config.v
 }
 
-// list merges two lists of type map or set. Items of both lists are in the order of the
-// configuration; items that only the object has keep their places between them.
+// list merges two lists of type map or set.
 func (m *merger) list(t *typ, have, want []any) []any {
 	hs, err := t.unsortedItems(have)
 	if err != nil {
@@ -78,61 +77,88 @@ func (m *merger) list(t *typ, have, want []any) []any {
 		m.err = errNeedsLibrary
 		return nil
 	}
-	sortedHave, sortedWant := sortedByKeys(hs), sortedByKeys(ws)
-	last := -1
-	for _, w := range ws {
-		at, final := places(sortedHave, w)
-		if at >= 0 && (at <= last || final > at) {
-			// The order differs from the object's, or the object has duplicates.
-			m.err = errNeedsLibrary
-			return nil
-		}
-		last = max(last, at)
+	inConfig, inLive, ok := pairs(hs, ws)
+	if !ok {
+		m.err = errNeedsLibrary
+		return nil
 	}
 	elem := t.item()
 	out := make([]any, 0, len(have)+len(want))
-	// left reports whether an item of the configuration with the same keys is still to come.
-	left := func(item listItem) bool {
-		_, final := places(sortedWant, item)
-		return final >= len(want)-len(ws)
-	}
-	for len(hs) > 0 || len(ws) > 0 {
+	mergeOrder(inConfig, inLive, func(h, w int) {
 		switch {
-		case len(ws) > 0 && len(hs) > 0 && compareKeys(hs[0].keys, ws[0].keys) == 0:
-			out = append(out, m.merge(elem, loose{have[hs[0].index], true}, loose{want[ws[0].index], true}))
-			hs, ws = hs[1:], ws[1:]
-		case len(hs) > 0 && !left(hs[0]):
-			out = append(out, have[hs[0].index])
-			hs = hs[1:]
+		case w < 0:
+			out = append(out, have[h])
+		case h < 0:
+			out = append(out, want[w])
 		default:
-			out = append(out, want[ws[0].index])
-			ws = ws[1:]
+			out = append(out, m.merge(elem, loose{have[h], true}, loose{want[w], true}))
 		}
-	}
+	})
 	return out
 }
 
-// sortedByKeys returns items in the order of their keys, those with the same keys in the
-// order of the list.
-func sortedByKeys(items []listItem) []listItem {
-	return slices.SortedStableFunc(slices.Values(items), func(a, b listItem) int { return compareKeys(a.keys, b.keys) })
+// pairs returns, for each item of the object, the index of the item of the configuration with
+// the same keys, and the other way round; -1 if there is none. It returns false if more than one
+// item has the keys of one of the configuration.
+func pairs(have, want []listItem) (inConfig, inLive []int, ok bool) {
+	inConfig, inLive = make([]int, len(have)), make([]int, len(want))
+	for i := range inConfig {
+		inConfig[i] = -1
+	}
+	have, want = sortItems(slices.Clone(have)), sortItems(slices.Clone(want))
+	for i, w := range want {
+		if i > 0 && compareKeys(want[i-1].keys, w.keys) == 0 {
+			return nil, nil, false
+		}
+		for len(have) > 0 && compareKeys(have[0].keys, w.keys) < 0 {
+			have = have[1:]
+		}
+		inLive[w.index] = -1
+		if len(have) == 0 || compareKeys(have[0].keys, w.keys) != 0 {
+			continue
+		}
+		if len(have) > 1 && compareKeys(have[1].keys, w.keys) == 0 {
+			return nil, nil, false
+		}
+		inConfig[have[0].index], inLive[w.index] = w.index, have[0].index
+	}
+	return inConfig, inLive, true
 }
 
-// places returns the first and the last index in the list of the items with the keys of
-// another, -1 if there is none.
-func places(sorted []listItem, item listItem) (first, last int) {
-	byKeys := func(o, item listItem) int { return compareKeys(o.keys, item.keys) }
-	at, found := slices.BinarySearchFunc(sorted, item, byKeys)
-	if !found {
-		return -1, -1
-	}
-	end, _ := slices.BinarySearchFunc(sorted[at:], item, func(o, item listItem) int {
-		if byKeys(o, item) > 0 {
-			return 1
+// mergeOrder calls add with the items of two lists in the order of the merged list, each with
+// its indexes in the object and the configuration, -1 in the one that does not have it. Items of
+// both come in the order of the configuration, items that only the object has in the order of the
+// object between them. It is the order of structured-merge-diff (TestMergeOrderLikeStock), which
+// needs time that grows with the square of the items if they are not sorted by their keys.
+func mergeOrder(inConfig, inLive []int, add func(h, w int)) {
+	shared := 0 // index in the configuration of the next item of both that was not added
+	h, w := 0, 0
+	for h < len(inConfig) || w < len(inLive) {
+		for shared < len(inLive) && (shared < w || inLive[shared] < 0) {
+			shared++
 		}
-		return -1
-	})
-	return sorted[at].index, sorted[at+end-1].index
+		if h < len(inConfig) {
+			at := inConfig[h]
+			switch {
+			case at < 0:
+				add(h, -1)
+				h++
+				continue
+			case shared < len(inLive) && at != w && at != shared:
+				h++ // it is added where the configuration has it
+				continue
+			case at < w:
+				h++ // it was added, and the configuration has only new items left
+			}
+		}
+		if w < len(inLive) {
+			add(inLive[w], w)
+			if h < len(inConfig) && inConfig[h] == w {
+				h++
+			}
+			w++
+		}
+	}
 }
 
 // unsortedItems returns the items of a list with their keys, unsorted.
