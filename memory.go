@@ -32,7 +32,7 @@ const (
 	ordinaryHeader = 8 << 10
 	// fieldMemory is for a field of a header beside its text, partMemory for a part of a URI:
 	// a requirement of a selector, a value, a parameter.
-	fieldMemory, partMemory = 80, 96
+	fieldMemory, partMemory = 80, 192
 	// shortURI is up to how many bytes of a URI the parts are not counted.
 	shortURI = 256
 )

@@ -10,7 +10,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/wire"
@@ -47,7 +46,7 @@ func (q *question) position() (at position, err error) {
 
 // selects reports whether an object has the labels that were asked for.
 func (q *question) selects(o *object) bool {
-	return o != nil && q.labels.Matches(labels.Set(o.meta.Labels))
+	return o != nil && q.labels.MatchesLabels(o.meta.Labels)
 }
 
 // at answers with an object, or a list of a resource, as it was at the moment that the
@@ -117,6 +116,7 @@ func (p *part) list(ctx context.Context, q *question, revision int64, start stri
 			return nil, apierrors.NewBadRequest(fmt.Sprintf("field label not supported: %s", r.Field))
 		}
 	}
+	chosen := q.labels.WithFields(selector)
 	out := &wire.Page{Revision: revision, Selected: true}
 	size := 0
 	const perScan = 500
@@ -134,7 +134,7 @@ func (p *part) list(ctx context.Context, q *question, revision int64, start stri
 			if err != nil {
 				return fmt.Errorf("%s at revision %d: %w", kv.Key, kv.ModRevision, err)
 			}
-			if q.labels.Matches(rec.Labels()) && selector.Matches(rec.Fields(p.Definition)) {
+			if chosen.Matches(rec, p.Definition) {
 				out.Records = append(out.Records, rec)
 				size += rec.StoredSize()
 			}

@@ -26,6 +26,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/apikeel/kelson/authz"
@@ -34,6 +35,7 @@ import (
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/status"
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/wire"
 )
 
 // The paths of the pages.
@@ -125,7 +127,7 @@ type question struct {
 	backend storage.Backend
 	// namespace is empty for all namespaces, and for objects of the cluster.
 	namespace, name string
-	labels          labels.Selector
+	labels          *wire.Selector
 	limit           int
 	// floor is the oldest revision that the user may see: who has rights in one namespace
 	// sees nothing of another of the same name before it.
@@ -168,9 +170,11 @@ func (p *Pages) parse(r *http.Request) (*question, error) {
 		q.backend = p.Backend(q.served.Definition)
 	}
 	var err error
-	if q.labels, err = labels.Parse(query.Get("labelSelector")); err != nil {
+	selector, err := labels.Parse(query.Get("labelSelector"))
+	if err != nil {
 		return q, apierrors.NewBadRequest(err.Error())
 	}
+	q.labels = wire.NewSelector(selector, fields.Everything())
 	if text := query.Get("limit"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 {

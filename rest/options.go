@@ -172,7 +172,7 @@ func (o *listOptions) most() int { return int(min(o.limit, math.MaxInt32)) }
 
 // match returns which records the request is about.
 func (s *scope) match(o *listOptions, prefix string) store.Match {
-	all := o.labels.Empty() && o.fields.Empty()
+	selector := wire.NewSelector(o.labels, o.fields)
 	return func(rec *store.Record) bool {
 		if !strings.HasPrefix(rec.Key, prefix) {
 			return false
@@ -180,7 +180,7 @@ func (s *scope) match(o *listOptions, prefix string) store.Match {
 		if o.shard != nil && !s.inShard(rec, o.shard) {
 			return false
 		}
-		return all || o.labels.Matches(rec.Labels()) && o.fields.Matches(s.objects.Fields(rec))
+		return selector.Matches(rec, s.def)
 	}
 }
 
