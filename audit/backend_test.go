@@ -147,7 +147,10 @@ type receiver struct {
 func (r *receiver) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	body, _ := io.ReadAll(hr.Body)
 	if r.entered != nil {
-		r.entered <- struct{}{}
+		select {
+		case r.entered <- struct{}{}:
+		default: // a request that is tried again, of which nobody wants to know
+		}
 	}
 	if r.hold != nil {
 		<-r.hold

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
@@ -26,6 +27,7 @@ func hanging(t *testing.T) (server *httptest.Server, open *atomic.Int64) {
 	server = httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		open.Add(1)
 		defer open.Add(-1)
+		_, _ = io.Copy(io.Discard, r.Body) // before that, the server does not notice that a client has gone
 		<-r.Context().Done()
 	}))
 	t.Cleanup(server.Close)
