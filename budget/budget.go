@@ -54,7 +54,7 @@ type Memory struct {
 // Holder is a part of the memory.
 type Holder struct {
 	// Name is for people and metrics: values, encodings, objects, answers, bodies, decoded,
-	// changed, webhooks, unsent, clients.
+	// changed, webhooks, unsent, header blocks, clients, schemas.
 	Name string
 	// Limit is how many bytes it may hold; Held returns how many it holds.
 	Limit int64
@@ -118,6 +118,9 @@ func (m *Memory) Objects() int64 { return m.share(40) }
 
 // YAML returns how many bytes may be used at a time to read and write YAML.
 func (m *Memory) YAML() int64 { return m.share(10) }
+
+// Schemas returns how many bytes compiled schemas of custom resources may take.
+func (m *Memory) Schemas() int64 { return min(m.share(15), 128<<20) }
 
 // Encodings returns how many bytes of encoded objects may be kept.
 func (m *Memory) Encodings() int64 { return min(m.share(8), 96<<20) }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson"
+	"github.com/apikeel/kelson/budget"
 	"github.com/apikeel/kelson/crd"
 	"github.com/apikeel/kelson/features"
 	"github.com/apikeel/kelson/peer"
@@ -45,7 +46,9 @@ func (a *assembly) extensions(api *api) *kelson.Server {
 		Store:   &definitions{a.catalogs.get, a.client(), a.resources, a.owners},
 		Publish: a.catalogs.publish, BuiltIn: a.catalogs.isBuiltin, Logger: a.Logger,
 		Webhooks: a.caller("kube-apiserver"), Metrics: a.measured, StoreCBOR: a.Gates.Enabled(features.CBOR),
+		MaxSchemas: a.Memory.Schemas(),
 	}
+	a.Memory.Report(budget.Holder{Name: "schemas", Limit: custom.MaxSchemas, Held: custom.HeldSchemas})
 	a.custom = custom
 	return &kelson.Server{
 		Name: "extensions", API: extensions{custom, api, a.peers},

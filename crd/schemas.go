@@ -15,10 +15,13 @@ import (
 )
 
 const (
-	// maxWeight bounds the estimated memory, in bytes, of all compiled schemas. A
-	// usual schema takes 100 KiB. One that is larger than the bound by itself is kept
-	// until the next one is compiled.
+	// maxWeight bounds the estimated memory, in bytes, of all compiled schemas, if
+	// Server.MaxSchemas does not. A usual schema takes 100 KiB. One that is larger than the
+	// bound by itself, without its rules, is kept until the next one is compiled.
 	maxWeight = 128 << 20
+	// ruleShare is the part, 1/ruleShare, of the bound that the compiled rules of one schema
+	// may take.
+	ruleShare = 2
 	// idleSchema is how long an unused schema is kept.
 	idleSchema = 10 * time.Minute
 )
@@ -39,8 +42,9 @@ type cachedSchema struct {
 	used   time.Time
 }
 
-// get returns the compiled schema of a version, from the cache or newly compiled.
-func (s *schemas) get(text *schemaText) (*schema.Schema, [sha256.Size]byte, error) {
+// get returns the compiled schema of a version, from the cache or newly compiled. bound is how
+// many bytes the cache may take.
+func (s *schemas) get(text *schemaText, bound int) (*schema.Schema, [sha256.Size]byte, error) {
 	hash := text.hash()
 	if found := s.find(hash); found != nil {
 		return found, hash, nil
@@ -49,11 +53,26 @@ func (s *schemas) get(text *schemaText) (*schema.Schema, [sha256.Size]byte, erro
 	if err != nil {
 		return nil, hash, err
 	}
-	compiled, err := schema.Compile(props)
+	compiled, err := schema.Compile(props, bound/ruleShare)
 	if err != nil {
 		return nil, hash, err
 	}
-	return s.put(hash, compiled), hash, nil
+	return s.put(hash, compiled, bound), hash, nil
+}
+
+// maxSchemas returns how many bytes all compiled schemas may take.
+func (s *Server) maxSchemas() int {
+	if s.MaxSchemas > 0 {
+		return int(s.MaxSchemas)
+	}
+	return maxWeight
+}
+
+// HeldSchemas returns the estimated memory in bytes of the compiled schemas.
+func (s *Server) HeldSchemas() int64 {
+	s.schemas.mu.Lock()
+	defer s.schemas.mu.Unlock()
+	return int64(s.schemas.weight)
 }
 
 // find returns a schema of the cache, nil if it has none.
@@ -70,7 +89,7 @@ func (s *schemas) find(hash [sha256.Size]byte) *schema.Schema {
 	return k.schema
 }
 
-func (s *schemas) put(hash [sha256.Size]byte, compiled *schema.Schema) *schema.Schema {
+func (s *schemas) put(hash [sha256.Size]byte, compiled *schema.Schema, bound int) *schema.Schema {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e := s.byHash[hash]; e != nil {
@@ -85,7 +104,7 @@ func (s *schemas) put(hash [sha256.Size]byte, compiled *schema.Schema) *schema.S
 	s.weight += added.weight
 	for e := s.recent.Back(); e != nil; e = s.recent.Back() {
 		k := e.Value.(*cachedSchema)
-		if k == added || s.weight <= maxWeight && now.Sub(k.used) < idleSchema {
+		if k == added || s.weight <= bound && now.Sub(k.used) < idleSchema {
 			break
 		}
 		s.recent.Remove(e)
@@ -131,7 +150,7 @@ func (l *lazySchema) get() (*schema.Schema, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, hash, err := l.server.schemas.get(text)
+	s, hash, err := l.server.schemas.get(text, l.server.maxSchemas())
 	if err != nil {
 		return nil, err
 	}

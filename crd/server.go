@@ -72,6 +72,9 @@ type Server struct {
 	Logger  *slog.Logger
 	// StoreCBOR stores custom resources in CBOR, not JSON.
 	StoreCBOR bool
+	// MaxSchemas is how many bytes compiled schemas may take, of which the rules of one may have
+	// half; 0 is 128 MiB.
+	MaxSchemas int64
 
 	schemas schemas
 

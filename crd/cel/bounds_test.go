@@ -19,7 +19,7 @@ func bounded(t *testing.T, ctx context.Context, rule, a string) string {
 	}
 	p := schema(t, `{"type":"object","properties":{"a":{"type":"string"},"b":{"type":"string"}},"x-kubernetes-validations":[{"message":"broken","rule":`+string(text)+`}]}`)
 	obj := map[string]any{"a": a, "b": `(?:a|aa|aaa){1000}b`}
-	return NewRules(NewType(p, true)).Validate(ctx, nil, obj, nil, nil, &Check{Budget: Budget}).ToAggregate().Error()
+	return NewRules(NewType(p, true), roomy).Validate(ctx, nil, obj, nil, nil, &Check{Budget: Budget}).ToAggregate().Error()
 }
 
 // TestRegularExpressionsOfRulesAreBounded has rules whose cost CEL takes for small: it counts the

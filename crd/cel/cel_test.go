@@ -3,6 +3,7 @@ package cel
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -78,6 +79,9 @@ func TestFieldPath(t *testing.T) {
 	}
 }
 
+// roomy is room for the programs of all rules of a test.
+const roomy = 64 << 20
+
 func TestRules(t *testing.T) {
 	for _, c := range []struct {
 		name, schema, obj, old string
@@ -114,33 +118,36 @@ func TestRules(t *testing.T) {
 			want: []string{`l[0]: Invalid value: "integer": rule compiler initialization error: failed to convert to declType for CEL validation rules`}},
 		{name: "below items of an object", schema: `{"type":"object","properties":{"l":{"type":"object","items":{"type":"object","properties":{"n":{"type":"integer","x-kubernetes-validations":[{"rule":"self > 0"}]}}}}}}`, obj: `{"l":[{"n":0}]}`},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			typ := NewType(schema(t, c.schema), true)
-			obj, old := object(t, c.obj), object(t, c.old)
-			var before any
-			var correlation *common.CorrelatedObject
-			if old != nil {
-				before, correlation = old, common.NewCorrelatedObject(obj, old, typ)
-			}
-			warnings := 0
-			check := &Check{Budget: Budget, Warn: func(*field.Error) { warnings++ }}
-			errs := NewRules(typ).Validate(context.Background(), nil, obj, before, correlation, check)
-			var got []string
-			for _, err := range errs {
-				got = append(got, err.Error())
-			}
-			if strings.Join(got, "; ") != strings.Join(c.want, "; ") {
-				t.Errorf("got  %q\nwant %q", got, c.want)
-			}
-			if warnings != c.warnings {
-				t.Errorf("%d warnings, want %d", warnings, c.warnings)
-			}
-		})
+		// Rules that are kept and such as are compiled each time.
+		for _, room := range []int{roomy, 0} {
+			t.Run(fmt.Sprintf("%s/room-%d", c.name, room), func(t *testing.T) {
+				typ := NewType(schema(t, c.schema), true)
+				obj, old := object(t, c.obj), object(t, c.old)
+				var before any
+				var correlation *common.CorrelatedObject
+				if old != nil {
+					before, correlation = old, common.NewCorrelatedObject(obj, old, typ)
+				}
+				warnings := 0
+				check := &Check{Budget: Budget, Warn: func(*field.Error) { warnings++ }}
+				errs := NewRules(typ, room).Validate(context.Background(), nil, obj, before, correlation, check)
+				var got []string
+				for _, err := range errs {
+					got = append(got, err.Error())
+				}
+				if strings.Join(got, "; ") != strings.Join(c.want, "; ") {
+					t.Errorf("got  %q\nwant %q", got, c.want)
+				}
+				if warnings != c.warnings {
+					t.Errorf("%d warnings, want %d", warnings, c.warnings)
+				}
+			})
+		}
 	}
 }
 
 func TestNoRules(t *testing.T) {
-	if r := NewRules(NewType(schema(t, `{"type":"object","properties":{"a":{"type":"string"}}}`), true)); r != nil {
+	if r := NewRules(NewType(schema(t, `{"type":"object","properties":{"a":{"type":"string"}}}`), true), roomy); r != nil {
 		t.Error("a schema without rules has some")
 	}
 }
@@ -154,7 +161,7 @@ func TestBudget(t *testing.T) {
 		list[i] = int64(i)
 	}
 	check := &Check{Budget: Budget}
-	errs := NewRules(typ).Validate(context.Background(), nil, map[string]any{"l": list}, nil, nil, check)
+	errs := NewRules(typ, roomy).Validate(context.Background(), nil, map[string]any{"l": list}, nil, nil, check)
 	if len(errs) != 1 || !strings.Contains(errs[0].Error(), "no further validation rules will be run") {
 		t.Errorf("got %v", errs)
 	}

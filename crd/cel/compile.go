@@ -81,32 +81,44 @@ func compile(t *Type, c *compiler) ([]Program, error) {
 	if len(rules) == 0 {
 		return nil, nil
 	}
+	if err := c.begin(t); err != nil {
+		return nil, err
+	}
+	programs := make([]Program, len(rules))
+	for i := range rules {
+		c.compile(&programs[i], &rules[i])
+	}
+	return programs, nil
+}
+
+// begin prepares for the rules of a type.
+func (c *compiler) begin(t *Type) error {
 	decl := t.declared.decl
 	switch {
 	case decl == nil && t.declared.err != nil && !c.plan:
-		return nil, t.declared.err
+		return t.declared.err
 	case decl == nil:
-		return nil, ErrNoType
+		return ErrNoType
 	}
 	// The name is another every time, so that no rule can come to rely on it.
-	c.decl = decl.MaybeAssignTypeName(fmt.Sprintf("selfType%d", time.Now().Nanosecond()))
+	c.props, c.decl = t.props, decl.MaybeAssignTypeName(fmt.Sprintf("selfType%d", time.Now().Nanosecond()))
 	c.costs = &library.CostEstimator{SizeEstimator: sizes{decl}}
-	programs := make([]Program, len(rules))
-	for i := range rules {
-		p := &programs[i]
-		p.rule = rules[i]
-		p.Count = uint64(maxRequest / (decl.MinSerializedSize + 1))
-		if strings.TrimSpace(rules[i].Rule) == "" {
-			continue
-		}
-		c.compile(p)
-		if p.Error == nil && p.MessageError == nil && rules[i].FieldPath != "" {
-			if path, _, err := FieldPath(rules[i].FieldPath, t.props, true); err == nil {
-				p.path = path.String()
-			}
+	return nil
+}
+
+// compile compiles one rule.
+func (c *compiler) compile(p *Program, rule *apiextensions.ValidationRule) {
+	p.rule = *rule
+	p.Count = uint64(maxRequest / (c.decl.MinSerializedSize + 1))
+	if strings.TrimSpace(rule.Rule) == "" {
+		return
+	}
+	c.expressions(p)
+	if p.Error == nil && p.MessageError == nil && rule.FieldPath != "" {
+		if path, _, err := FieldPath(rule.FieldPath, c.props, true); err == nil {
+			p.path = path.String()
 		}
 	}
-	return programs, nil
 }
 
 // compiler compiles the rules of one type.
@@ -114,6 +126,7 @@ type compiler struct {
 	work *boundedregexp.Work
 	// patterns are those of all expressions of the schema; nil makes new ones.
 	patterns *boundedregexp.Set
+	props    *apiextensions.JSONSchemaProps
 	decl     *apiservercel.DeclType
 	stored   func(string) bool
 	costs    *library.CostEstimator
@@ -138,7 +151,8 @@ func (c *compiler) checker(l *language, at int, optional bool) (*checker.Env, er
 	return env, err
 }
 
-func (c *compiler) compile(p *Program) {
+// expressions compiles the expressions of a rule.
+func (c *compiler) expressions(p *Program) {
 	optional := p.rule.OptionalOldSelf != nil && *p.rule.OptionalOldSelf
 	var ast *celgo.Ast
 	p.program, ast, p.Cost, p.Error = c.expression(p.rule.Rule, optional, celgo.BoolType, words{

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	celgo "github.com/google/cel-go/cel"
@@ -32,30 +33,42 @@ type Rules struct {
 	// untyped says that CEL has no type for the values, because the schema above is of a
 	// type without items or additional properties.
 	untyped bool
-	// patterns are those of the expressions of all schemas.
-	patterns *boundedregexp.Set
+	*shared
 
-	once     sync.Once
+	once sync.Once
+	// kept says that programs are those of the rules, which otherwise are compiled each time.
+	kept     bool
 	programs []Program
 	err      error
 	usesOld  bool
 }
 
-// NewRules returns the rules of a type, nil if there are none.
-func NewRules(t *Type) *Rules {
+// shared is what the rules of all types of a schema share.
+type shared struct {
+	patterns *boundedregexp.Set // of the expressions
+	// room is how many bytes of programs may still be kept.
+	room atomic.Int64
+}
+
+// NewRules returns the rules of a type, nil if there are none. They keep so many bytes of
+// compiled programs; rules for which there is no room are compiled one by one whenever they are
+// evaluated.
+func NewRules(t *Type, room int) *Rules {
 	if t == nil || !t.ruled {
 		return nil
 	}
-	return newRules(t, boundedregexp.NewSet(), false)
+	s := &shared{patterns: boundedregexp.NewSet()}
+	s.room.Store(int64(room))
+	return newRules(t, s, false)
 }
 
-func newRules(t *Type, patterns *boundedregexp.Set, untyped bool) *Rules {
-	r := &Rules{t: t, patterns: patterns, untyped: untyped}
+func newRules(t *Type, s *shared, untyped bool) *Rules {
+	r := &Rules{t: t, shared: s, untyped: untyped}
 	if t.items != nil && t.items.ruled {
-		r.items = newRules(t.items, patterns, untyped || t.props.Type != "array")
+		r.items = newRules(t.items, s, untyped || t.props.Type != "array")
 	}
 	if t.other != nil && t.other.ruled {
-		r.other = newRules(t.other, patterns, untyped || t.props.Type != "object")
+		r.other = newRules(t.other, s, untyped || t.props.Type != "object")
 	}
 	sees := t.nameable() && !untyped
 	for name, p := range t.properties {
@@ -66,11 +79,29 @@ func newRules(t *Type, patterns *boundedregexp.Set, untyped bool) *Rules {
 			if r.properties == nil {
 				r.properties = map[string]*Rules{}
 			}
-			r.properties[name] = newRules(p, patterns, false)
+			r.properties[name] = newRules(p, s, false)
 		}
 	}
 	return r
 }
+
+// Weight returns the estimated memory in bytes of the compiled rules of a schema, without those
+// of its properties (TestRulesWeighWhatTheyTake).
+func Weight(rules []apiextensions.ValidationRule) (bytes int) {
+	for i := range rules {
+		bytes += ruleWeight + textWeight*(len(rules[i].Rule)+len(rules[i].MessageExpression))
+	}
+	return bytes
+}
+
+const (
+	ruleWeight = 18 << 10
+	textWeight = 60 // for each byte of an expression
+	// compileWork is what compiling a rule costs a request, in the units of boundedregexp.Work,
+	// beside what the check of its types does: a quarter of a millisecond. It is for rules that are
+	// compiled each time, of which a request may have some ten thousand.
+	compileWork = 20_000
+)
 
 // Check is the state of an evaluation that spans several calls of Validate.
 type Check struct {
@@ -188,14 +219,20 @@ func (e *evaluation) rules(r *Rules, path *field.Path, v, old any, u unchanged) 
 		return
 	}
 	r.once.Do(func() {
-		began := time.Now()
-		// Not the context of the request: others need what is compiled here.
-		work := boundedregexp.NewWork(context.WithoutCancel(e.ctx), boundedregexp.MaxWork)
 		if r.untyped {
 			r.err = ErrNoType
 			return
 		}
-		r.programs, r.err = compile(r.t, &compiler{work: work, patterns: r.patterns, stored: func(string) bool { return true }, plan: true})
+		if weight := int64(Weight(r.t.props.XValidations)); r.room.Add(-weight) < 0 {
+			r.room.Add(weight)
+			r.usesOld = true // nobody knows yet
+			return
+		}
+		began := time.Now()
+		// Not the context of the request: others need what is compiled here.
+		work := boundedregexp.NewWork(context.WithoutCancel(e.ctx), boundedregexp.MaxWork)
+		r.kept = true
+		r.programs, r.err = compile(r.t, r.compiler(work))
 		if e.check.Compiled != nil {
 			e.check.Compiled(time.Since(began))
 		}
@@ -205,8 +242,14 @@ func (e *evaluation) rules(r *Rules, path *field.Path, v, old any, u unchanged) 
 	})
 	kind := r.t.props.Type
 	add := func(text string) { e.errs = append(e.errs, field.Invalid(path, kind, text)) }
-	if r.err != nil {
-		add(fmt.Sprintf("rule compiler initialization error: %v", r.err))
+	err := r.err
+	var c *compiler
+	if err == nil && !r.kept {
+		c = r.compiler(e.check.work)
+		err = c.begin(r.t)
+	}
+	if err != nil {
+		add(fmt.Sprintf("rule compiler initialization error: %v", err))
 		return
 	}
 	if e.check.Budget <= 0 {
@@ -229,8 +272,19 @@ func (e *evaluation) rules(r *Rules, path *field.Path, v, old any, u unchanged) 
 		t = t.resource
 	}
 	plain, optional := variables(t, v, old, r.usesOld, e.check.work)
-	for i := range r.programs {
-		p := &r.programs[i]
+	for i := range r.t.props.XValidations {
+		var p *Program
+		if r.kept {
+			p = &r.programs[i]
+		} else {
+			p = &Program{}
+			if err := e.check.work.Spend(compileWork); err != nil {
+				add(fmt.Sprintf("the schema has too many rules to keep them in memory, and to compile them for one object: %v", err))
+				e.check.Budget = -1
+				return
+			}
+			c.compile(p, &r.t.props.XValidations[i])
+		}
 		if p.Error != nil {
 			add(fmt.Sprintf("rule compile error: %v", p.Error))
 			continue
@@ -248,6 +302,11 @@ func (e *evaluation) rules(r *Rules, path *field.Path, v, old any, u unchanged) 
 			return
 		}
 	}
+}
+
+// compiler returns what compiles rules that were accepted before.
+func (r *Rules) compiler(work *boundedregexp.Work) *compiler {
+	return &compiler{work: work, patterns: r.patterns, stored: func(string) bool { return true }, plan: true}
 }
 
 // rule evaluates one rule, and reports whether the next one may be evaluated.

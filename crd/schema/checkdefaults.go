@@ -100,6 +100,9 @@ func (d *defaultCheck) schema(path *field.Path, p *apiextensions.JSONSchemaProps
 	}
 }
 
+// defaultRules is how many bytes of compiled rules are kept while one default is checked.
+const defaultRules = 16 << 20
+
 // fallback checks one default.
 func (d *defaultCheck) fallback(path *field.Path, p *apiextensions.JSONSchemaProps, n *node, in enclosingResource) {
 	v := runtime.DeepCopyJSONValue(n.fallback)
@@ -150,7 +153,7 @@ func (d *defaultCheck) fallback(path *field.Path, p *apiextensions.JSONSchemaPro
 		return
 	}
 	// Rules see it as an unchanged value and as a new one.
-	rules := cel.NewRules(cel.NewType(p, n == in.root))
+	rules := cel.NewRules(cel.NewType(p, n == in.root), defaultRules)
 	errs := rules.Validate(d.ctx, path, v, v, nil, &d.check)
 	if len(errs) == 0 {
 		errs = rules.Validate(d.ctx, path, v, nil, nil, &d.check)

@@ -26,7 +26,7 @@ func TestSettled(t *testing.T) {
 		"status":{"type":"object","x-kubernetes-preserve-unknown-fields":true,"properties":{"l":{"type":"array","x-kubernetes-preserve-unknown-fields":true,"items":{"type":"object"}}}}}}`), props); err != nil {
 		t.Fatal(err)
 	}
-	s, err := Compile(props)
+	s, err := Compile(props, 64<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,10 +19,10 @@ type rules struct {
 	made *cel.Rules
 }
 
-func (r *rules) get(props *apiextensions.JSONSchemaProps) (*cel.Type, *cel.Rules) {
+func (r *rules) get(props *apiextensions.JSONSchemaProps, room int) (*cel.Type, *cel.Rules) {
 	r.once.Do(func() {
 		r.t = cel.NewType(props, true)
-		r.made = cel.NewRules(r.t)
+		r.made = cel.NewRules(r.t, room)
 	})
 	return r.t, r.made
 }
@@ -40,7 +40,7 @@ func (s *Schema) ValidateRules(ctx context.Context, obj, old map[string]any, fou
 	if slices.ContainsFunc(found, blocks) {
 		return field.ErrorList{field.Invalid(nil, nil, "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation")}
 	}
-	t, rules := s.rules.get(s.props)
+	t, rules := s.rules.get(s.props, s.room)
 	if rules == nil {
 		return nil
 	}

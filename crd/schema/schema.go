@@ -23,6 +23,7 @@ import (
 	apiextensions "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/apikeel/kelson/crd/cel"
 	"github.com/apikeel/kelson/internal/boundedregexp"
 )
 
@@ -34,6 +35,7 @@ type Schema struct {
 	root     *node
 	props    *apiextensions.JSONSchemaProps
 	patterns *boundedregexp.Set
+	room     int // bytes of compiled rules that are kept
 	slow     slow
 	rules    rules
 }
@@ -102,8 +104,9 @@ const (
 	kindIntOrString
 )
 
-// Compile makes a Schema. It returns an error for a schema that no definition may have.
-func Compile(props *apiextensions.JSONSchemaProps) (*Schema, error) {
+// Compile makes a Schema, which keeps so many bytes of compiled rules. It returns an error for a
+// schema that no definition may have.
+func Compile(props *apiextensions.JSONSchemaProps, room int) (*Schema, error) {
 	patterns := boundedregexp.NewSet()
 	root, err := compile(props, patterns, 0)
 	if err != nil {
@@ -112,37 +115,42 @@ func Compile(props *apiextensions.JSONSchemaProps) (*Schema, error) {
 	if root == nil {
 		root = &node{kind: kindObject, preserve: true}
 	}
-	s := &Schema{root: root, props: props, patterns: patterns}
+	s := &Schema{root: root, props: props, patterns: patterns, room: room}
 	// Defaults must not have unknown fields themselves.
 	pruneDefaults(root)
 	return s, nil
 }
 
-// Estimated memory in bytes of each nested schema, and of each rule once it is compiled.
-const (
-	schemaWeight = 2 << 10
-	ruleWeight   = 24 << 10
-)
+// schemaWeight is the estimated memory in bytes of each nested schema.
+const schemaWeight = 2 << 10
 
 // Weight returns the estimated memory in bytes of the schema when all of it is in use.
-func (s *Schema) Weight() int { return weigh(s.props) + s.patterns.Weight() }
+func (s *Schema) Weight() int {
+	nested, rules := weigh(s.props)
+	return nested + min(rules, s.room) + s.patterns.Weight()
+}
 
-func weigh(p *apiextensions.JSONSchemaProps) int {
+// weigh returns the estimated memory of a schema without its rules, and of these.
+func weigh(p *apiextensions.JSONSchemaProps) (nested, rules int) {
 	if p == nil {
-		return 0
+		return 0, 0
 	}
-	total := schemaWeight + ruleWeight*len(p.XValidations)
+	nested, rules = schemaWeight, cel.Weight(p.XValidations)
+	add := func(p *apiextensions.JSONSchemaProps) {
+		n, r := weigh(p)
+		nested, rules = nested+n, rules+r
+	}
 	for name := range p.Properties {
 		below := p.Properties[name]
-		total += weigh(&below)
+		add(&below)
 	}
 	if p.Items != nil {
-		total += weigh(p.Items.Schema)
+		add(p.Items.Schema)
 	}
 	if p.AdditionalProperties != nil {
-		total += weigh(p.AdditionalProperties.Schema)
+		add(p.AdditionalProperties.Schema)
 	}
-	return total
+	return nested, rules
 }
 
 func compile(p *apiextensions.JSONSchemaProps, patterns *boundedregexp.Set, depth int) (*node, error) {

@@ -31,7 +31,7 @@ func parse(t testing.TB, text string) *apiextensions.JSONSchemaProps {
 
 func mustCompile(t testing.TB, text string) *Schema {
 	t.Helper()
-	s, err := Compile(parse(t, text))
+	s, err := Compile(parse(t, text), 64<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +307,7 @@ func BenchmarkValidate(b *testing.B) {
 func ExampleSchema_Prune() {
 	var props apiextensions.JSONSchemaProps
 	_ = yaml.Unmarshal([]byte(`{type: object, properties: {size: {type: integer}}}`), &props)
-	s, _ := Compile(&props)
+	s, _ := Compile(&props, 64<<20)
 	obj := map[string]any{"size": int64(1), "colour": "red"}
 	fmt.Println(s.Prune(obj, true), obj)
 	// Output: [colour] map[size:1]
