@@ -29,7 +29,8 @@ func FuzzLikeNetHTTP(f *testing.F) {
 	}
 	add("GET", "/apis/a%2Fb/%2e%2e//c?x=1&x=2;y", "https", "example.com", "accept=a\naccept=b\nx-many=1\nx-many=2", "", "")
 	add("POST", "/", "https", "example.com", "content-type=a\ncontent-type=b\ncontent-length=4", "body", "")
-	for _, path := range []string{"*", "", "-", "x", "//host/x", "https://other/x?y", "/%", "/%00", "/a b", "/#f", "/?#f", "/ü", "/\x7f", "?x"} {
+	for _, path := range []string{"*", "", "-", "x", "//host/x", "https://other/x?y",
+		"/%", "/%00", "/a b", "/#f", "/?#f", "/ü", "/\x7f", "?x"} {
 		add("GET", path, "https", "example.com", "", "", "")
 	}
 	for _, method := range []string{"get", "HEAD", "CONNECT", "", "-", "G T", "OPTIONS", "PATCH", "\x80"} {
@@ -50,17 +51,20 @@ func FuzzLikeNetHTTP(f *testing.F) {
 		"cookie=a\ncookie=b\ncookie=", "connection=close", "keep-alive=1", "proxy-connection=x", "transfer-encoding=chunked", "upgrade=websocket",
 		"te=trailers", "te=gzip", "te=trailers\nte=trailers", "te=", "te=Trailers", ":method=POST", ":path=/other", "x=1\n:authority=b", ":unknown=1", ":=1",
 		"x_remote_user=a\nx-remote-user=b", "impersonate-extra-a%2fb=1\nimpersonate-extra-a%2Fb=2", "expect=100-continue", "expect=100-Continue", "expect=other",
-		"expect=x, 100-continue", "expect=x\nexpect=100-continue", "trailer=X-Sum", "http2-settings=a", "ü=1", "x=ü", "x=\xff", "content-length=0", "content-length=",
+		"expect=x, 100-continue", "expect=x\nexpect=100-continue", "trailer=X-Sum", "http2-settings=a", "ü=1", "x=ü", "x=\xff",
+		"content-length=0", "content-length=",
 	} {
 		add("GET", "/", "https", "example.com", fields, "", "")
 		add("POST", "/", "https", "example.com", fields, "body", "")
 	}
-	for _, length := range []string{"4", "04", "+4", "-4", "4 ", "3", "5", "4,4", "4\ncontent-length=4", "4\ncontent-length=5", "5\ncontent-length=4", "0x4", "9223372036854775808", "18446744073709551620"} {
+	for _, length := range []string{"4", "04", "+4", "-4", "4 ", "3", "5", "4,4", "4\ncontent-length=4", "4\ncontent-length=5", "5\ncontent-length=4",
+		"0x4", "9223372036854775808", "18446744073709551620"} {
 		add("POST", "/", "https", "example.com", "content-length="+length, "body", "")
 		add("POST", "/", "https", "example.com", "content-length="+length, "", "")
 		add("POST", "/", "https", "example.com", "content-length="+length, "body", "x-sum=1")
 	}
-	for _, trailers := range []string{"x-sum=1", "x-sum=1\nx-sum=2\nother=1", "content-length=1", "host=a", "authorization=a", ":path=/", "X-Sum=1", "x-sum= 1", "transfer-encoding=chunked"} {
+	for _, trailers := range []string{"x-sum=1", "x-sum=1\nx-sum=2\nother=1", "content-length=1", "host=a", "authorization=a", ":path=/", "X-Sum=1",
+		"x-sum= 1", "transfer-encoding=chunked"} {
 		for _, announced := range []string{"x=", "trailer=X-Sum", "trailer=x-sum, Host\ntrailer=Authorization,Content-Length,,", "trailer=x sum"} {
 			add("POST", "/", "https", "example.com", announced, "body", trailers)
 		}
@@ -73,7 +77,9 @@ func FuzzLikeNetHTTP(f *testing.F) {
 			return
 		}
 		var block []hpack.HeaderField
-		for _, pseudo := range []hpack.HeaderField{{Name: ":method", Value: method}, {Name: ":path", Value: path}, {Name: ":scheme", Value: scheme}, {Name: ":authority", Value: authority}} {
+		for _, pseudo := range []hpack.HeaderField{
+			{Name: ":method", Value: method}, {Name: ":path", Value: path}, {Name: ":scheme", Value: scheme}, {Name: ":authority", Value: authority},
+		} {
 			if pseudo.Value != "-" {
 				block = append(block, pseudo)
 			}
@@ -201,7 +207,9 @@ func (d *differential) try(fields []hpack.HeaderField, body string, trailers []h
 	_ = d.conn.SetDeadline(time.Now().Add(patience))
 	id := d.stream
 	d.stream += 2
-	_ = d.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: d.encode(fields), EndHeaders: true, EndStream: body == "" && len(trailers) == 0})
+	_ = d.framer.WriteHeaders(http2.HeadersFrameParam{
+		StreamID: id, BlockFragment: d.encode(fields), EndHeaders: true, EndStream: body == "" && len(trailers) == 0,
+	})
 	if body != "" || len(trailers) > 0 {
 		_ = d.framer.WriteData(id, len(trailers) == 0, []byte(body))
 	}
