@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/apikeel/kelson/resource"
+	"github.com/apikeel/kelson/wire"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -18,8 +19,8 @@ import (
 )
 
 // This file decodes bodies in CBOR. Decoding is left to apimachinery's serializer, which
-// refuses what is not well-formed before it allocates memory for it, duplicate keys, text
-// that is not UTF-8, and what JSON has no words for.
+// refuses what is not well-formed before it allocates memory for it, duplicate keys, and what
+// JSON has no words for.
 
 // onlyKind tells a serializer that every object is of one kind.
 type onlyKind schema.GroupVersionKind
@@ -35,10 +36,15 @@ func (onlyKind) Recognizes(schema.GroupVersionKind) bool { return true }
 // New implements runtime.ObjectCreater: objects are decoded into those that there are.
 func (onlyKind) New(schema.GroupVersionKind) (runtime.Object, error) { return nil, errNotCreated }
 
+var errNotText = errors.New("cbor: a string is not UTF-8")
+
 var errNotCreated = errors.New("no object to decode into")
 
 // cborKind reads of what kind a body in CBOR is.
 func cborKind(body []byte) (schema.GroupVersionKind, error) {
+	if !wire.IsTextCBOR(body) {
+		return schema.GroupVersionKind{}, errNotText
+	}
 	// It returns the kind with the error that it has no object to go on with.
 	_, kind, err := cbor.NewSerializer(onlyKind{}, onlyKind{}).Decode(body, nil, nil)
 	if kind == nil {
@@ -90,6 +96,9 @@ func (s *scope) decodeCBOR(obj resource.Object, want schema.GroupVersionKind, bo
 
 // decodeCBORMap decodes a body in CBOR that nothing but itself tells the kind of.
 func (s *scope) decodeCBORMap(obj *unstructured.Unstructured, want schema.GroupVersionKind, body []byte) error {
+	if !wire.IsTextCBOR(body) {
+		return s.decodeError(errNotText, schema.GroupVersionKind{}, want, body)
+	}
 	_, said, err := cbor.NewSerializer(onlyKind(want), onlyKind(want)).Decode(body, &want, obj)
 	if err != nil {
 		var got schema.GroupVersionKind
@@ -121,6 +130,9 @@ func cborToJSON(body []byte) ([]byte, error) {
 // decodeCBORPatch returns the JSON of a configuration in CBOR that is to be applied, which
 // is YAML, too.
 func decodeCBORPatch(body []byte) ([]byte, error) {
+	if !wire.IsTextCBOR(body) {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", errNotText))
+	}
 	var fields map[string]any
 	if err := direct.Unmarshal(body, &fields); err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("error decoding patch: %v", err))

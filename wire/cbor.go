@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"math/rand/v2"
+	"unicode/utf8"
 
 	"github.com/apikeel/kelson/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,6 +30,7 @@ const (
 	cborMap   = 5 << 5
 	cborOf    = 6 << 5 // a tag
 	cborNull  = 0xf6
+	cborBreak = 0xff // the end of what has no length
 )
 
 // AppendCBOR appends any value in CBOR, as an answer of its own.
@@ -310,6 +312,46 @@ func skipCBOR(b []byte, i int, items uint64) int {
 		}
 	}
 	return i
+}
+
+// IsTextCBOR reports whether all strings of a body in CBOR are UTF-8. The decoder looks at text
+// only, and takes bytes for strings as they are, too: JSON would show others than are stored, and
+// keys that differ would become one. Bytes that the decoder encodes, as base64 for example, may be
+// any. A body that is not well-formed is left to the decoder.
+func IsTextCBOR(body []byte) bool {
+	encoded, inPieces := false, false
+	for at := 0; at < len(body); {
+		switch body[at] {
+		case cborBytes | 31, cborText | 31:
+			inPieces = true
+			at++
+			continue
+		case cborArray | 31, cborMap | 31, cborBreak:
+			encoded, inPieces = false, false
+			at++
+			continue
+		}
+		major, n, next, ok := readCBORHead(body, at)
+		if !ok {
+			return true
+		}
+		at = next
+		switch major {
+		case cborOf:
+			encoded = encoded || n >= 21 && n <= 23
+			continue
+		case cborBytes, cborText:
+			if n > uint64(len(body)-at) {
+				return true
+			}
+			if major == cborBytes && !encoded && !utf8.Valid(body[at:at+int(n)]) {
+				return false
+			}
+			at += int(n)
+		}
+		encoded = encoded && inPieces
+	}
+	return true
 }
 
 // appendRotated appends a map whose entries begin with a random one. Anything else is
