@@ -92,7 +92,7 @@ func (e *celEnvironment) compile(variable, text string, condition bool, path *fi
 	if condition && ast.OutputType() != cel.BoolType {
 		return nil, field.Invalid(path, text, "must evaluate to bool")
 	}
-	p, err := env.Program(ast, celbound.Regexps(nil)...)
+	p, err := env.Program(ast, celbound.Program(nil)...)
 	if err != nil {
 		return nil, field.InternalError(path, fmt.Errorf("program instantiation failed: %w", err))
 	}

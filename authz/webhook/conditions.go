@@ -115,7 +115,7 @@ func (c *Compiler) compile(path *field.Path, text string) (cel.Program, *field.E
 	if ast.OutputType() != cel.BoolType {
 		return nil, field.Invalid(path, text, fmt.Sprintf("must evaluate to %v but got %v", cel.BoolType, ast.OutputType()))
 	}
-	program, err := c.env.Program(ast, celbound.Regexps(nil)...)
+	program, err := c.env.Program(ast, celbound.Program(nil)...)
 	if err != nil {
 		return nil, field.InternalError(path, fmt.Errorf("program instantiation failed: %w", err))
 	}

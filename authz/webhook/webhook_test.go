@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -366,5 +367,24 @@ func TestKey(t *testing.T) {
 		if again, _ := json.Marshal(specOf(at)); string(again) != string(first) {
 			t.Fatal(string(again))
 		}
+	}
+}
+
+// TestConditionsEndWithTheirRequest evaluates a condition of a million steps for a request that has
+// ended.
+func TestConditionsEndWithTheirRequest(t *testing.T) {
+	compiler, err := NewCompiler()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const ten = "[0,1,2,3,4,5,6,7,8,9]"
+	conditions, errs := compiler.Compile(nil, []string{ten + ".all(a, " + ten + ".all(b, " + ten + ".all(c, " + ten + ".all(d, " + ten + ".all(e, " + ten + ".all(f, request.user != string(a+b+c+d+e+f)))))))"})
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := conditions.match(ctx, &authorizationv1.SubjectAccessReviewSpec{User: "jane"}); err == nil || !strings.Contains(err.Error(), "interrupted") {
+		t.Errorf("got %v, want that the evaluation was interrupted", err)
 	}
 }

@@ -24,9 +24,6 @@ const (
 	maxCallCost = 1_000_000
 	// Budget is the cost limit of all rules on one object.
 	Budget = 10_000_000
-	// interruptEvery is after how many iterations of a comprehension the context is
-	// checked.
-	interruptEvery = 100
 	// maxRequest is the largest request body in bytes; it bounds how often a rule can
 	// be evaluated on one object.
 	maxRequest = 3 << 20
@@ -200,7 +197,7 @@ func (c *compiler) expression(text string, optional bool, kind *celgo.Type, say 
 	}
 	var program celgo.Program
 	if c.plan || hasConstantCalls(ast.NativeRep()) {
-		options := append(celbound.Regexps(c.patterns), celgo.CostLimit(maxCallCost), celgo.CostTracking(c.costs), celgo.InterruptCheckFrequency(interruptEvery))
+		options := append(celbound.Program(c.patterns), celgo.CostLimit(maxCallCost), celgo.CostTracking(c.costs))
 		program, err = l.env.Program(ast, options...)
 		if err != nil {
 			return nil, nil, 0, errors.New(say.program + err.Error())

@@ -78,7 +78,7 @@ func compiled(env *celgo.Env, costs *library.CostEstimator, text string) string 
 	if ast.OutputType() != celgo.BoolType {
 		return fmt.Sprint(0, " type")
 	}
-	if _, err := env.Program(ast, celgo.CostLimit(maxCallCost), celgo.CostTracking(costs), celgo.InterruptCheckFrequency(interruptEvery)); err != nil {
+	if _, err := env.Program(ast, celgo.CostLimit(maxCallCost), celgo.CostTracking(costs), celgo.InterruptCheckFrequency(100)); err != nil {
 		return fmt.Sprint(0, " program: ", err)
 	}
 	cost, err := env.EstimateCost(ast, costs)

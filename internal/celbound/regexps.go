@@ -16,18 +16,21 @@ import (
 // No expression can have it. Without it a call has a work of its own.
 const WorkName = "@work"
 
-// Regexps returns options of a program, whose regular expressions then have the cost of their
-// programs, and end with the request. CEL counts them by the length of their text, of which a
-// dozen characters may be a program of thousands of instructions. Patterns are kept in a set;
-// nil makes a new one.
-func Regexps(patterns *boundedregexp.Set) []cel.ProgramOption {
+// interruptEvery is after how many iterations of a comprehension the context is looked at.
+const interruptEvery = 100
+
+// Program returns the options of every program: its evaluation ends with the request, as cel-go's
+// does only if it is told so, and its regular expressions have the cost of their programs. CEL
+// counts them by the length of their text, of which a dozen characters may be a program of
+// thousands of instructions. Patterns are kept in a set; nil makes a new one.
+func Program(patterns *boundedregexp.Set) []cel.ProgramOption {
 	if patterns == nil {
 		patterns = boundedregexp.NewSet()
 	}
 	bind := func(call interpreter.InterpretableCall) interpreter.InterpretableCall {
 		return &regexpCall{InterpretableCall: call, patterns: patterns}
 	}
-	options := []cel.ProgramOption{cel.CustomDecoratorV2(func(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
+	options := []cel.ProgramOption{cel.InterruptCheckFrequency(interruptEvery), cel.CustomDecoratorV2(func(i interpreter.InterpretableV2) (interpreter.InterpretableV2, error) {
 		call, ok := i.(interpreter.InterpretableCall)
 		if !ok || !isRegexp(call.OverloadID()) {
 			return i, nil

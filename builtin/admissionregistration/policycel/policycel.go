@@ -22,10 +22,6 @@ import (
 	"github.com/apikeel/kelson/internal/celbound"
 )
 
-// checkFrequency is after how many iterations of a comprehension a program checks for
-// cancellation.
-const checkFrequency = 100
-
 // Variables are the variables of an expression besides object, oldObject, namespaceObject and
 // request.
 type Variables struct {
@@ -148,7 +144,7 @@ func (c *Compiler) Compile(work *boundedregexp.Work, expression string, vars Var
 		}
 		return Compiled{}, &Error{Detail: fmt.Sprintf("must evaluate to one of %v but got %v", results, got)}
 	}
-	program, err := env.Program(checked, append(celbound.Regexps(c.patterns), cel.InterruptCheckFrequency(checkFrequency))...)
+	program, err := env.Program(checked, celbound.Program(c.patterns)...)
 	if err != nil {
 		return Compiled{}, &Error{Detail: "program instantiation failed: " + err.Error(), Internal: true}
 	}
