@@ -6,11 +6,14 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/apikeel/kelson/internal/polltest"
 	"github.com/apikeel/kelson/resource"
 	"github.com/apikeel/kelson/storage"
 	"github.com/apikeel/kelson/store"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // An object that cannot be decoded is there nevertheless: lists and watches leave it out,
@@ -240,4 +243,52 @@ func TestDeleteOfAllNamespaces(t *testing.T) {
 	if a := do(t, h, "GET", configMaps+"/a", ""); a.code != 200 {
 		t.Errorf("%d %s", a.code, a.body)
 	}
+}
+
+// TestObjectsThatAreNotConvertedAreNotLeftOut: while a conversion webhook does not answer, nobody is told
+// that there are no objects: the garbage collector would delete what belongs to them. All are back when
+// it answers.
+func TestObjectsThatAreNotConvertedAreNotLeftOut(t *testing.T) {
+	var away atomic.Bool
+	h, backend := serve(t, func(def *resource.Definition) {
+		things(def)
+		def.Fields = []resource.Field{{Path: "metadata.name", Get: resource.Object.GetName}}
+		old := def.Versions[0]
+		old.Name = "v0"
+		old.ToHub = func(obj resource.Object) (resource.Object, error) {
+			if away.Load() {
+				return nil, errors.New("the webhook does not answer")
+			}
+			obj.(*unstructured.Unstructured).SetAPIVersion("example.com/v1")
+			return obj, nil
+		}
+		old.FromHub = func(obj resource.Object) (resource.Object, error) { return obj, nil }
+		def.Versions = append(def.Versions, old)
+	})
+	for name, version := range map[string]string{"a": "v0", "b": "v1"} {
+		value := `{"apiVersion":"example.com/` + version + `","kind":"Thing","metadata":{"name":"` + name + `"}}`
+		if _, err := backend.Create(t.Context(), "/registry/example.com/things/"+name, []byte(value), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const path = "/apis/example.com/v1/things"
+	away.Store(true)
+	for range 2 {
+		for _, query := range []string{"", "?resourceVersion=0", "?limit=1", "?limit=100", "?watch=1&timeoutSeconds=1", "?labelSelector=!x", "/a"} {
+			if a := do(t, h, "GET", path+query, ""); a.code != 429 && a.code != 500 {
+				t.Errorf("GET %s while the webhook is away: got %d %s, want an error", query, a.code, a.body)
+			}
+		}
+		if a := do(t, h, "DELETE", path, ""); a.code != 429 && a.code != 500 {
+			t.Errorf("delete of all while the webhook is away: got %d %s, want an error", a.code, a.body)
+		}
+	}
+	if a := do(t, h, "GET", path+"/b", ""); a.code != 200 {
+		t.Errorf("an object of the newest version: got %d %s, want 200", a.code, a.body)
+	}
+	away.Store(false)
+	polltest.Until(t, "both objects are listed", func() bool {
+		a := do(t, h, "GET", path, "")
+		return a.code == 200 && strings.Count(a.body, `"name":`) == 2
+	})
 }

@@ -186,7 +186,7 @@ type gathering struct {
 	*Resource
 	made       func(*Record)
 	tree       *tree
-	unreadable UnreadableObjects // those that cannot be decrypted: nothing is known then
+	unreadable UnreadableObjects // those that cannot be decrypted or converted: nothing is known then
 	out        UnreadableObjects // those that cannot be decoded, and are left out
 	seen       int
 	last       string // key
@@ -203,10 +203,12 @@ func (g *gathering) add(kv *storage.KeyValue) error {
 	}
 	var one *Unreadable
 	switch {
-	case errors.As(err, &one) && one.Revision != 0:
+	case errors.As(err, &one) && one.isLeftOut():
 		g.out = append(g.out, one)
 	case errors.As(err, &one):
-		g.unreadable = append(g.unreadable, one)
+		if g.unreadable = append(g.unreadable, one); one.Revision != 0 {
+			return g.unreadable // not converted: the next may take a webhook as long
+		}
 	case err != nil:
 		return err
 	default:
@@ -295,7 +297,7 @@ func (r *Resource) enter(ev *storage.Event) {
 	if ev.Op != storage.Deleted {
 		if rec = r.pending.take(&ev.KV); rec == nil {
 			var err error
-			if rec, err = r.readRecord(&ev.KV); err != nil && !(errors.As(err, &one) && one.Revision != 0) {
+			if rec, err = r.readRecord(&ev.KV); err != nil && !(errors.As(err, &one) && one.isLeftOut()) {
 				r.store.log.Error("store: object cannot be read", "key", ev.KV.Key, "error", err)
 				r.drop()
 				r.spoiled = !errors.Is(err, budget.ErrBusy)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/apikeel/kelson/storage"
+	"github.com/apikeel/kelson/wire"
 )
 
 // Unreadable is the error of an object that is in storage and cannot be read: it
@@ -27,10 +28,17 @@ func (e *Unreadable) Error() string { return fmt.Sprintf("%s cannot be read: %v"
 // Unwrap returns why.
 func (e *Unreadable) Unwrap() error { return e.Err }
 
+// isLeftOut reports whether the object is left out of lists and watches: it is there, and nobody
+// will ever decode it.
+func (e *Unreadable) isLeftOut() bool {
+	return e.Revision != 0 && !errors.As(e.Err, new(*wire.NotConverted))
+}
+
 // UnreadableObjects are such objects, in the order of their keys. As an error, of objects
-// that cannot be decrypted, it is why a resource can be neither listed nor watched: a key
-// that is missing concerns many, and what is decided by what is not there must not be
-// decided while nobody can say what is. It has the first of them then.
+// that cannot be decrypted or converted, it is why a resource can be neither listed nor watched: a key
+// that is missing, or a webhook that does not answer, concerns many, and what is decided by what is not
+// there, as what the garbage collector deletes, must not be decided while nobody can say what is. It has
+// the first of them then.
 //
 // Objects that cannot be decoded are left out of lists and watches, and are named in the
 // log: one of them must not keep all readers of the resource from the others. Snapshots
@@ -127,7 +135,7 @@ func (s *Snapshot) complete(prefix string) error {
 // readOrLeaveOut is readRecord that returns nil for an object that cannot be decoded.
 func (r *Resource) readOrLeaveOut(kv *storage.KeyValue) (*Record, error) {
 	rec, err := r.readRecord(kv)
-	if one := (*Unreadable)(nil); errors.As(err, &one) && one.Revision != 0 {
+	if one := (*Unreadable)(nil); errors.As(err, &one) && one.isLeftOut() {
 		return nil, nil
 	}
 	return rec, err

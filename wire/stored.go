@@ -101,7 +101,8 @@ func storedMap(object map[string]any) map[string]any {
 
 // DecodeStored decodes what EncodeStored, or kube-apiserver, has written, and
 // returns it in the hub version. What the version of the stored object has a
-// default for by now is filled in. Structs have no kind and apiVersion.
+// default for by now is filled in. Structs have no kind and apiVersion. The error is NotConverted if
+// the object may be decoded later.
 func DecodeStored(def *resource.Definition, data []byte) (resource.Object, error) {
 	var version *resource.Version
 	var obj resource.Object
@@ -117,6 +118,25 @@ func DecodeStored(def *resource.Definition, data []byte) (resource.Object, error
 	if err != nil {
 		return nil, err
 	}
+	if obj, err = toHub(def, version, obj); err != nil {
+		return nil, &NotConverted{err}
+	}
+	return obj, nil
+}
+
+// NotConverted is the error of DecodeStored for an object that was decoded, and is not in the hub version.
+// That is no fault of the object's: a conversion webhook that does not answer fails for all objects, and
+// will convert them later.
+type NotConverted struct{ err error }
+
+// Error implements error.
+func (e *NotConverted) Error() string { return e.err.Error() }
+
+// Unwrap returns why.
+func (e *NotConverted) Unwrap() error { return e.err }
+
+// toHub makes an object of the hub version of one that is as it was stored.
+func toHub(def *resource.Definition, version *resource.Version, obj resource.Object) (resource.Object, error) {
 	if version.Prune != nil {
 		if _, err := version.Prune(obj, resource.PruneStored); err != nil {
 			return nil, err
@@ -126,9 +146,7 @@ func DecodeStored(def *resource.Definition, data []byte) (resource.Object, error
 		version.Default(obj)
 	}
 	if version != def.HubVersion() && version.ToHub != nil {
-		if obj, err = version.ToHub(obj); err != nil {
-			return nil, err
-		}
+		return version.ToHub(obj)
 	}
 	return obj, nil
 }
