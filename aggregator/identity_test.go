@@ -22,6 +22,7 @@ func TestConnectionHeaderDoesNotRemoveTheUser(t *testing.T) {
 	r.Header.Set("X-Remote-User", "admin")
 	for _, name := range []string{
 		"X_Remote_User", "x-remote_group", "X_REMOTE_EXTRA_Scopes", "Impersonate-User", "Impersonate_Group", "AUTHORIZATION", "Sec-WebSocket-Protocol",
+		"X-HTTP-Method-Override", "X_HTTP_METHOD", "x-original-url",
 	} {
 		r.Header.Set(name, "admin") // some servers do not tell _ from -
 	}

@@ -284,10 +284,11 @@ func (b *backend) user(req *request.Request) http.Header {
 	return h
 }
 
-// setUser replaces the headers that identify the user.
+// setUser replaces the headers that identify the user, and removes those that ask for another
+// request than the one that was authorized.
 func setUser(h, user http.Header) {
 	for name := range h {
-		if request.IsUserHeader(name) {
+		if request.IsUserHeader(name) || request.IsOverride(name) {
 			delete(h, name)
 		}
 	}

@@ -81,6 +81,17 @@ func IsCredential(name string) bool {
 	return name == "Authorization" || strings.HasPrefix(name, "Impersonate-")
 }
 
+// IsOverride reports whether a header, whose name is canonical, asks for another method or path
+// than those of the request, which some frameworks heed. Nobody here reads it, and it does not go
+// on to another server that would do what was not authorized.
+func IsOverride(name string) bool {
+	switch withDashes(name) {
+	case "X-Http-Method", "X-Http-Method-Override", "X-Method-Override", "X-Original-Url", "X-Rewrite-Url":
+		return true
+	}
+	return false
+}
+
 // withDashes returns the name of the header that some servers, those behind CGI or WSGI, do not
 // tell from one of this name: X-Remote-User for X_Remote_User.
 func withDashes(name string) string {
