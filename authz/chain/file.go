@@ -117,9 +117,9 @@ func decode(data []byte) (*configuration, error) {
 	}
 	switch {
 	case gvk.Kind == "":
-		return nil, configfile.MissingKind()
+		return nil, configfile.MissingKind(data)
 	case gvk.Version == "":
-		return nil, configfile.MissingVersion()
+		return nil, configfile.MissingVersion(data)
 	case gvk.Group != configGroup || gvk.Kind != configKind || !slices.Contains([]string{"v1", "v1beta1", "v1alpha1"}, gvk.Version):
 		return nil, configfile.Unknown(gvk)
 	}

@@ -37,9 +37,9 @@ func Check(data []byte, kind string, apiVersions ...string) error {
 	case err != nil:
 		return err
 	case is.Kind == "":
-		return MissingKind()
+		return MissingKind(data)
 	case is.Version == "":
-		return MissingVersion()
+		return MissingVersion(data)
 	}
 	for _, v := range apiVersions {
 		if is.Kind == kind && is.GroupVersion().String() == v {
@@ -67,7 +67,7 @@ func ToJSON(data []byte) ([]byte, error) {
 // quoted are the parts of errors of decoders that come from a file, other than names of fields:
 // what is before them stays.
 var quoted = regexp.MustCompile("(?s)(cannot unmarshal (?:!!)?\\w+) .*?( into )" +
-	"|(cannot unmarshal \\w+ into .*? of type \\S+).*" +
+	"|(cannot unmarshal \\w+ into .*? of type (?:struct \\{.*\\}|\\S+)).*" +
 	"|((?:invalid duration|unit|in duration|parsing time|parsing|invalid syntax|unknown anchor|undefined alias|escape sequence|invalid use of|unable to parse quantity's suffix|quantities must match)) [\"'`].*" +
 	"|(invalid map key:|could not parse|cannot parse).*|(invalid character) '.*?'|`[^`]*`")
 
@@ -85,10 +85,18 @@ func Unquoted(err error) error {
 }
 
 // MissingKind returns the error for a file without a kind.
-func MissingKind() error { return runtime.NewMissingKindErr("the file") }
+func MissingKind(data []byte) error { return runtime.NewMissingKindErr(inPlaceOf(data)) }
 
 // MissingVersion returns the error for a file without a version.
-func MissingVersion() error { return runtime.NewMissingVersionErr("the file") }
+func MissingVersion(data []byte) error { return runtime.NewMissingVersionErr(inPlaceOf(data)) }
+
+// inPlaceOf returns what errors say where kube-apiserver's have the text of the file.
+func inPlaceOf(data []byte) string {
+	if len(data) == 0 {
+		return ""
+	}
+	return "the file"
+}
 
 // Unknown returns the error for an unexpected kind.
 func Unknown(kind schema.GroupVersionKind) error {

@@ -11,7 +11,7 @@ func TestCheck(t *testing.T) {
 	for data, want := range map[string]string{
 		"apiVersion: a/v1\nkind: K\nmore: 1": "",
 		`{"apiVersion":"a/v2","kind":"K"}`:   "",
-		"":                                   "Object 'Kind' is missing in 'the file'",
+		"":                                   "Object 'Kind' is missing in ''",
 		"kind: K":                            "Object 'apiVersion' is missing in 'the file'",
 		"a: [":                               "yaml: line 1: did not find expected node content",
 		"words":                              "couldn't get version/kind; json parse error: json: cannot unmarshal string into Go value of type struct",
