@@ -39,7 +39,7 @@ func SetLimit(bytes int64) { gate.Store(budget.NewGate(bytes)) }
 // been. The error is a Status if there are too many values in the text, and budget.ErrBusy if
 // others take too long.
 func Hold(text []byte) (release func(), err error) {
-	return hold(memoryToRead(text), errTooLargeToRead)
+	return holdToRead(text)
 }
 
 var (
@@ -67,7 +67,24 @@ func hold(bytes int64, tooLarge error) (release func(), err error) {
 	return g.Acquire(context.Background(), bytes, false)
 }
 
-// memoryToRead is how many bytes it takes at most to read a YAML text.
+// holdToRead is hold for a YAML text that is to be read.
+func holdToRead(text []byte) (release func(), err error) {
+	bytes := memoryToRead(text)
+	if hasAliases(text) {
+		if release, err = hold(bytes, errTooLargeToRead); err != nil {
+			return nil, err
+		}
+		aliased, err := aliasedMemory(text)
+		release()
+		if err != nil {
+			return nil, apierrors.NewBadRequest(err.Error())
+		}
+		bytes = max(bytes, aliased)
+	}
+	return hold(bytes, errTooLargeToRead)
+}
+
+// memoryToRead is how many bytes it takes at most to read a YAML text without aliases.
 func memoryToRead(text []byte) int64 {
 	values := 0
 	for i, c := range text {
@@ -102,21 +119,26 @@ func memoryToWrite(text []byte) int64 {
 
 // FromJSON returns JSON as YAML.
 func FromJSON(text []byte) ([]byte, error) {
-	return convert(text, yaml.JSONToYAML, memoryToWrite(text), errTooLargeToWrite)
+	release, err := hold(memoryToWrite(text), errTooLargeToWrite)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return yaml.JSONToYAML(text)
 }
 
 // ToJSON returns YAML as JSON.
 func ToJSON(text []byte) ([]byte, error) {
-	return convert(text, yaml.YAMLToJSON, memoryToRead(text), errTooLargeToRead)
+	return read(text, yaml.YAMLToJSON)
 }
 
 // ToJSONStrict is ToJSON; it is an error if a field occurs twice.
 func ToJSONStrict(text []byte) ([]byte, error) {
-	return convert(text, yaml.YAMLToJSONStrict, memoryToRead(text), errTooLargeToRead)
+	return read(text, yaml.YAMLToJSONStrict)
 }
 
-func convert(text []byte, to func([]byte) ([]byte, error), bytes int64, tooLarge error) ([]byte, error) {
-	release, err := hold(bytes, tooLarge)
+func read(text []byte, to func([]byte) ([]byte, error)) ([]byte, error) {
+	release, err := holdToRead(text)
 	if err != nil {
 		return nil, err
 	}
