@@ -1,6 +1,7 @@
 package yamltext
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -40,7 +41,7 @@ func TestAliasesAreCountedAsTheirValues(t *testing.T) {
 			if holdErr == nil {
 				release()
 			}
-			if IsRefusal(err) != c.refused || IsRefusal(holdErr) != c.refused {
+			if errors.Is(err, errAliases) != c.refused || errors.Is(holdErr, errAliases) != c.refused {
 				t.Fatalf("got %d bytes, %v and %v, want a refusal: %t", len(got), err, holdErr, c.refused)
 			}
 			if c.refused {

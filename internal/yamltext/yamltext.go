@@ -56,11 +56,19 @@ func IsRefusal(err error) bool {
 	return errors.Is(err, budget.ErrBusy) || errors.Is(err, errTooLargeToRead) || errors.Is(err, errTooLargeToWrite)
 }
 
-func hold(bytes int64, tooLarge error) (release func(), err error) {
-	g := gate.Load()
-	if g == nil {
-		g = defaultGate()
+// errAliases is what the YAML library says of many aliases. It does not count their bytes.
+var errAliases = apierrors.NewBadRequest("error converting YAML to JSON: yaml: document contains excessive aliasing")
+
+// current returns the gate of the process.
+func current() *budget.Gate {
+	if g := gate.Load(); g != nil {
+		return g
 	}
+	return defaultGate()
+}
+
+func hold(bytes int64, tooLarge error) (release func(), err error) {
+	g := current()
 	if bytes > g.Limit() {
 		return nil, tooLarge
 	}
@@ -78,6 +86,9 @@ func holdToRead(text []byte) (release func(), err error) {
 		release()
 		if err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
+		}
+		if aliased > current().Limit() {
+			return nil, errAliases
 		}
 		bytes = max(bytes, aliased)
 	}
