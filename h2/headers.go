@@ -80,9 +80,11 @@ func (f *headerFields) addPseudo(field hpack.HeaderField) {
 }
 
 // validValue reports whether a value may be sent in HTTP/2: without control characters, and
-// without blanks around it.
+// without blanks around it. A value that is nothing but blanks passes, as with kube-apiserver: some
+// clients send such a User-Agent, and nobody can take it for another value.
 func validValue(value string) bool {
-	return httpguts.ValidHeaderFieldValue(value) && strings.Trim(value, " \t") == value
+	trimmed := strings.Trim(value, " \t")
+	return httpguts.ValidHeaderFieldValue(value) && (trimmed == value || trimmed == "")
 }
 
 // validName reports whether a name may be sent in HTTP/2: a token in lower case.

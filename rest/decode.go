@@ -418,6 +418,7 @@ func unmarshal(body []byte, obj resource.Object, strict bool) (problems []error,
 			u.Object = fields // nothing is wrong with it
 			return nil, nil
 		}
+		u.Object = nil // without what a new object says of its kind: the body has to
 		into = &u.Object
 	} else if jsonstruct.Decode(body, obj) {
 		return nil, nil
